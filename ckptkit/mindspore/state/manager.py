@@ -39,7 +39,7 @@ from ckptkit.mindspore.state.holders import (
     steady_beside,
 )
 from ckptkit.mindspore.state.sources import CycleStart, Sources, captured, check_rewindable
-from ckptkit.mindspore.state.start import Start, holds_weights_only
+from ckptkit.mindspore.state.start import Start
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, refuse_half_restored
 from ckptkit.mindspore.train.counting import CycleAdapter, counting_of
 
@@ -332,10 +332,6 @@ class StateManager:
         """
         if self._sources.batches is not None:
             self._sources.batches.refuse_begun()
-        if holds_weights_only(contents):
-            self.start.begin_with_weights(contents)
-            self._begin_own_loop()
-            return
         words_drawn_unseeded()  # before the seed of the data is set; a refusal of the data asks for it
         self.start.restore(contents, self.world)
         self._begin_own_loop()

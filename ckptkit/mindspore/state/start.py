@@ -81,13 +81,17 @@ class Start:
     def restore(self, contents: Contents, world: World) -> None:
         """Restore ``contents``, those of the rank of the checkpoint that this one of ``world`` takes over.
 
-        See `StateManager.apply` for the errors.
+        If they are imported weights, all else begins afresh. See `StateManager.apply` for the errors.
         """
+        if IMPORTED in contents.state:
+            self._begin_with_weights(contents)
+            return
         sources, stored = self._sources, contents
         state = decoded(contents)
         contents = self._in_this_world(contents, state, world)
         seen = self._leaves()
         worlds = Worlds(contents.world_size, world.size, state["train"]["first_world"])
+        is_folded = worlds.before != worlds.now
         self._compare(contents, state, seen, worlds)
         left = sources.counting.check(contents, state["train"], worlds if self._elastic else None)
         self._examination.judge()
@@ -116,17 +120,18 @@ class Start:
         for memory in sources.detached:
             memory.begin(progress.updates)
         clear_half_restored(sources.every_cell())
-        self._examination.load(state["observed"] if worlds.before == worlds.now else None)
-        if worlds.before != worlds.now and state["observed"]:
+        self._examination.load(None if is_folded else state["observed"])
+        if is_folded and state["observed"]:
             self._examination.judge_doubt(_not_put_back(state["observed"], worlds))
         self._keep_rates(state["train"]["rates"])
         self._rng = state["rng"]
         restore_rng(self._rng)
         self._restored = contents
-        if worlds.before != worlds.now:
+        if is_folded:
             _tell_what_was_folded(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
-        self._watch_beginning()
+        sources.note_beginning(resumes=True)
+        self._watch_calls(self._examination.judge_changes)
 
     def begin(self, root: str) -> None:
         """Begin the run at ``root`` with the parameters as they are; see `StateManager.begin`."""
@@ -135,7 +140,7 @@ class Start:
         self._judge_beginning()
         self._prepare(root)
 
-    def begin_with_weights(self, contents: Contents) -> None:
+    def _begin_with_weights(self, contents: Contents) -> None:
         """Begin a run with the imported weights of ``contents``; all else is as in `begin`."""
         sources = self._sources
         half = half_restored_from(sources.every_cell())
@@ -247,7 +252,7 @@ class Start:
         sources.note_beginning(resumes=False)
         for switches in sources.switches():
             switches.load(None, 0)
-        self._watch_forward()
+        self._watch_calls()
 
     def _leaves(self) -> dict[str, Leaf]:
         return {leaf.name: leaf for leaf in self._sources.parameters.leaves(at_boundary=False)}
@@ -294,29 +299,23 @@ class Start:
                 f"of a train cell that is given by name cannot be converted. Start {worlds.before} ranks"
             )
 
-    def _watch_beginning(self) -> None:
-        """Let what changes before training and in the first forward pass be named."""
-        sources = self._sources
-        sources.note_beginning(resumes=True)
-        self._watch_forward(self._examination.judge_changes)
-        if sources.batches is None and sources.began_with:
-            for cell in sources.cells:
-                if not isinstance(cell, (AccumulationTrainCell, *OPTIMIZERS)):
-                    _before_next_call(cell, self._examination.judge_changes)
+    def _watch_calls(self, before: Callable[[], object] = lambda: None) -> None:
+        """Call ``before`` as the loop calls a cell next, and compare the steady parameters around that of ckptkit's.
 
-    def _watch_forward(self, before: Callable[[], object] = lambda: None) -> None:
-        """Call ``before`` as the train cell is called next, and then compare the steady parameters around its passes.
-
-        What a pass changes is named, and each save copies it from then on. Only ckptkit's cell can be watched.
+        What a forward or backward pass changes is named, and each save copies it from then on.
         """
-        parameters = self._sources.parameters
+        sources, parameters = self._sources, self._sources.parameters
 
         def begin() -> Callable[[], None]:
             before()
             return partial(_demote_changed, parameters, parameters.steady_digests())
 
-        if isinstance(self._sources.cell, AccumulationTrainCell):
-            self._sources.cell.watch(begin)
+        if isinstance(sources.cell, AccumulationTrainCell):
+            sources.cell.watch(begin)
+        if sources.batches is None and sources.began_with:
+            for cell in sources.cells:
+                if not isinstance(cell, (AccumulationTrainCell, *OPTIMIZERS)):
+                    _before_next_call(cell, before)
 
     def _restore_objects(
         self, contents: Contents, states: Mapping[str, Any], give: Callable[[str, Stateful], object]
@@ -389,11 +388,6 @@ class Start:
                 "with these weights (`ckptkit export`, `ckptkit import`)",
                 some(sorted(other)),
             )
-
-
-def holds_weights_only(contents: Contents) -> bool:
-    """Return whether everything except the weights begins afresh, as after `ckptkit.tools.interchange`'s import."""
-    return IMPORTED in contents.state
 
 
 def _difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
