@@ -150,9 +150,6 @@ class ParameterHolder:
         self._name = name
         self._owner = owner
 
-    def parameters(self) -> list[ms.Parameter]:
-        return [place.value for place in self.places().values() if isinstance(place.value, ms.Parameter)]
-
     def tensors(self) -> dict[str, ms.Tensor]:
         return {path: place.value for path, place in self.places().items() if place.put is None}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
@@ -51,11 +50,6 @@ class StateObserver:
             digests[f"{leaf.role}/{leaf.name}"] = digest_of_value(leaf.array)
         for name, value in self._state.progress().model_dump().items():
             digests[f"counters/{name}"] = str(value)
-        for name, cell in self._sources.named_cells.items():
-            digests.update((f"weights/{name}/{held.name}", digest_of_value(held)) for held in cell.parameters())
-            digests.update(
-                (f"counters/{name}/{part}", str(value)) for part, value in asdict(cell.cell.counters).items()
-            )
         digests.update((name, digest_of_value(value)) for name, value in self._named())
         digests.update((f"rng/{name}", digest_of_value(value)) for name, value in _generators(capture_rng()))
         return digests, self._examination.reached(sys._getframe(1))
@@ -92,16 +86,13 @@ class StateObserver:
         leaves = self._sources.parameters.leaves(at_boundary=False)
         return [f"{leaf.role}/{leaf.name}" for leaf in leaves if leaf.spec.placement == "replicated"]
 
-    def _dataset(self) -> Any:
-        return getattr(self._state.position, "dataset", None)
-
     def _seen(self) -> Iterator[tuple[str, Any]]:
         batch, outputs = self._state.last_batch, self._state.last_outputs
         if self._calls is not None:
             batch = self._calls.inputs if batch is None else batch
             outputs = self._calls.outputs if outputs is None else outputs
         if batch is not None:
-            columns = _columns(batch, self._dataset())
+            columns = _columns(batch, getattr(self._state.position, "dataset", None))
             yield from ((f"batch/{name}", value) for name, value in columns.items() if is_plain(value))
             # What a loop makes of the batch, such as the rows of its numbers.
             inputs = {} if self._calls is None or batch is self._calls.inputs else self._calls.inputs or {}
