@@ -50,7 +50,7 @@ class CellParameters:
         self._registered = CellBuffers(cells, self._by_name)
         self._buffers = self._registered.now()
         self._buffers_before: dict[str, str] = {}
-        self._as_read: dict[str, str] = {}  # digests
+        self.as_read: dict[str, str] = {}  # digests, of all that was there after `read_from`
         self.roles = Roles(cells, self._by_name, frozen, steady, placement)
         self._moved: set[str] = set()
         self._tracking: list[TrackedTensor] = []
@@ -153,7 +153,7 @@ class CellParameters:
         """Read each stored value straight into its parameter's memory; accumulators that were left out become zero."""
         target = self._read(contents, seen, [name for name in self.tensors() if name in contents.entries])
         self._zero_absent(contents, target)
-        self._as_read = self.digests_in_place()
+        self.as_read = self.digests_in_place()
 
     def importable(self, contents: Contents) -> frozenset[str]:
         """Return `Roles.of_networks` and the buffers in ``contents``; MindSpore's weight files have no buffers."""
@@ -167,7 +167,7 @@ class CellParameters:
         """Restore again what changed after `read_from`; where reading copies, everything."""
         seen = {leaf.name: leaf for leaf in self.leaves(at_boundary=False)}
         now = self.digests_in_place()
-        same = {name for name, digest in now.items() if digest == self._as_read.get(name)}
+        same = {name for name, digest in now.items() if digest == self.as_read.get(name)}
         changed = [name for name in self.tensors() if name in contents.entries and name not in same]
         self._zero_absent(contents, self._read(contents, seen, changed))
 

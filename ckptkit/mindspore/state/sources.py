@@ -261,7 +261,7 @@ class Sources:
         self.began_with = {}
         if self.batches is not None or (resumes and not self.by_model()):
             left_out = self.parameters.rates() if self.batches is None else ()
-            digests = self.parameters.digests_in_place()
+            digests = self.parameters.as_read if resumes else self.parameters.digests_in_place()
             self.began_with = {("", name): digest for name, digest in digests.items() if name not in left_out}
         for given, held in self.stateful.items() if resumes and self.batches is not None else ():
             if isinstance(self.given[given], NamedAttributes) or not isinstance(held, ParameterHolder | OtherCallbacks):

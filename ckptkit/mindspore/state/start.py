@@ -332,10 +332,10 @@ class Start:
             (holders if isinstance(held, (ParameterHolder, OtherCallbacks)) else others)[name] = held
         for name, held in holders.items():  # compared already, or restored later
             held.load_state_dict(states[name])
-        before = self._digests() if others else {}
+        before = {**self._digests_by_name(), **sources.parameters.as_read} if others else {}
         for name, held in others.items():
             give(name, held)
-        now = self._digests() if before else {}
+        now = {**self._digests_by_name(), **sources.parameters.digests_in_place()} if before else {}
         written = {name for name, digest in before.items() if now.get(name) != digest}
         if written:
             sources.shared_memory.renew(written)
@@ -366,12 +366,10 @@ class Start:
             f"{some(lost)}. This is correct if the object loads it later, or should keep the values of this process"
         )
 
-    def _digests(self) -> dict[str, str]:
-        """Return `CellParameters.digests_in_place`, and the same of the objects given by name."""
+    def _digests_by_name(self) -> dict[str, str]:
+        """Return `CellParameters.digests_in_place` of the objects given by name."""
         named = self._sources.tensors_by_name() if can_be_live() else {}
-        return {name: digest_of_bits(bits_of(tensor.asnumpy())) for name, tensor in named.items()} | (
-            self._sources.parameters.digests_in_place()
-        )
+        return {name: digest_of_bits(bits_of(tensor.asnumpy())) for name, tensor in named.items()}
 
     def _keep_rates(self, begun_with: Mapping[str, str] | None) -> None:
         """Keep the rates that the run began with; warn if the script gives others, which the restored ones replace."""
