@@ -139,7 +139,11 @@ def python(
         subprocess.TimeoutExpired: If the process had to be killed.
     """
     streams = {} if also.keys() & {"stdout", "stderr"} else {"capture_output": True}
-    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    installed = (
+        sys.prefix,
+        sys.base_prefix,
+    )  # the interpreter finds these itself, and nothing that a test has added there
+    paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path and not path.startswith(installed))}
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         env={**os.environ, **paths, **(environment or {})},
@@ -170,7 +174,11 @@ def forked(
     """
     if ALWAYS_FRESH.is_set():
         return python(*arguments, expect=expect, timeout=timeout, environment=environment, stdin=subprocess.DEVNULL)
-    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    installed = (
+        sys.prefix,
+        sys.base_prefix,
+    )  # the interpreter finds these itself, and nothing that a test has added there
+    paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path and not path.startswith(installed))}
     texts = [*map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "stdout"), Path(folder, "stderr")

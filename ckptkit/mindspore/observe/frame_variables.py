@@ -1,4 +1,4 @@
-"""Reads and sets variables of a running function, module or class body from a function that it has called.
+"""Reads and sets variables of a running function or module from a function that it has called.
 
 Guarantees: only the named variables change; none is deleted; the value stack stays as it is. So a loop keeps its
 iterator, and a statement under way computes with what it has read (`liveness.operand_names`). CPython only.
@@ -32,10 +32,10 @@ def set_variables(frame: types.FrameType, values: Mapping[str, object]) -> None:
     """
     new, code = dict(values), frame.f_code
     if not code.co_flags & inspect.CO_OPTIMIZED:
-        namespace = _namespace_of(frame)
-        _check_known(frame, new, {*code.co_names, *namespace})
-        for name, value in new.items():
-            namespace[name] = value
+        if code.co_name != "<module>":
+            raise RuntimeError(f"variables of class {code.co_name} cannot be set\nTrain in a function or a module.")
+        _check_known(frame, new, {*code.co_names, *frame.f_globals})
+        frame.f_globals.update(new)
         return
     own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     _check_known(frame, new, own)
@@ -59,19 +59,6 @@ def variables_of(frame: types.FrameType) -> dict[str, Any]:
     if is_function and type(cached) is dict and sys.getrefcount(cached) == _REFERENCES:
         cached.clear()
     return variables
-
-
-def _namespace_of(frame: types.FrameType) -> dict[str, object]:
-    namespace = frame.f_locals
-    if namespace is frame.f_locals:
-        return namespace
-    # A comprehension is running. Python 3.12 and later run it in the frame around it, and copy at each access.
-    if frame.f_code.co_name == "<module>":
-        return frame.f_globals
-    raise RuntimeError(
-        f"variables of class {frame.f_code.co_name} cannot be set while a comprehension in its body runs\n"
-        "Train in a for statement, or in a function."
-    )
 
 
 def _set_by_snapshot(frame: types.FrameType, new: dict[str, object], own: Collection[str]) -> None:

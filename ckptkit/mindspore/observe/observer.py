@@ -14,7 +14,7 @@ import re
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,14 +30,13 @@ from ckptkit.mindspore.observe.paths import Chain, chain_of, is_below, plain_cha
 from ckptkit.mindspore.observe.places import Places, is_followed, is_reachable
 from ckptkit.mindspore.observe.roots import Reached, Roots, label_of, users_frames
 from ckptkit.mindspore.observe.users import is_users_class, is_users_function
-from ckptkit.mindspore.observe.values import CONTAINERS, MOST_ITEMS, OUTSIDE, number_of
+from ckptkit.mindspore.observe.values import ATOMS, CONTAINERS, MOST_ITEMS, OUTSIDE
 from ckptkit.mindspore.observe.walk import OF_DATA, Node, Walk
 from ckptkit.mindspore.parameters.memory import is_compiled
 
 MOST_BYTES = 1 << 24
 _LOOK_SHARE = 100  # of the time
 _FEW_NODES = 3_000  # looked at before each save
-_MOST_ALIASES = 4
 _INSIDE = ("item", "key", "part")
 _POSITIONS = frozenset(("batches_delivered", "optimizer_step", "epoch"))  # of a ResumePoint
 _BY_REFERENCE = (nn.Cell, type, types.ModuleType, types.FunctionType)  # what they hold is not stored with a container
@@ -54,21 +53,11 @@ class Unstored(NamedTuple):
 
 
 @dataclass
-class Slot:
-    """A part that is stored: its path, and further paths to the same object."""
-
-    path: str
-    chain: Chain
-    aliases: Sequence[Chain] = ()
-
-
-@dataclass
 class Look:
     """What one look saw.
 
     Attributes:
         nodes: By path.
-        aliases: As `Walk.aliases`.
         progress: The counters of the training.
         frames: The labels of the running functions.
         in_graph: Whether cells are compiled as graphs.
@@ -76,17 +65,15 @@ class Look:
     """
 
     nodes: dict[str, Node]
-    aliases: Mapping[int, list[Node]]
     progress: Mapping[str, int]
-    frames: frozenset[str]
+    frames: Set[str]
     in_graph: bool
-    given: frozenset[int]
+    given: Set[int]
 
     def let_go(self) -> None:
         """Drop the objects, which training may delete."""
         for node in self.nodes.values():
             node.value = None
-        self.aliases = {}
 
 
 class Observer:
@@ -99,7 +86,8 @@ class Observer:
         monotonic: Gives seconds.
 
     Attributes:
-        slots: What is stored, by path.
+        slots: The ways to what is stored, by path.
+        shown: The paths of these that lead to different objects.
         unstored: Why what changes is not stored, by path.
         reached_code: The user's functions, and the cells, of the first look: path, object, whether MindSpore wraps it.
         reaches_compiled: Whether the training reaches a function that ``@ms.jit`` has made.
@@ -128,11 +116,13 @@ class Observer:
         self._asks_next = self._reads_point = False
         self._reached_at: Mapping[str, int] = {}
         self._counted: dict[str, tuple[Any, Mapping[str, int]]] = {}
+        self._stored: set[int] = set()  # the ids of what the slots of one look lead to
         self._objects: dict[int, tuple[str, Chain]] = {}  # of the first look, by id, with their paths
         self._identities: dict[str, int] = {}
         self.reaches_compiled = False
         self.reached_code: list[tuple[str, Any, bool]] = []
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, Chain] = {}
+        self.shown: list[str] = []
         self.unstored: dict[str, str] = {}
 
     @property
@@ -218,13 +208,11 @@ class Observer:
         places = Places(reached, [*users_frames(frame), *self._roots.generators()])
         packer = self._packer(places)
         slots: list[Any] = []
-        for slot in self.slots.values():
+        for path, chain in self.slots.items():
             try:
-                packed = packer.slot(slot.path, places.follow(slot.chain))
+                slots.append([path, plain_chain(chain), *packer.slot(path, places.follow(chain))])
             except CannotPackError as error:
-                self.unstored.setdefault(slot.path, str(error))
-                continue
-            slots.append([slot.path, plain_chain(slot.chain), [*map(plain_chain, slot.aliases)], packed])
+                self.unstored.setdefault(path, str(error))
         unstored = sorted(self.unstored.items())
         own = {"first": self._packed_first, "epochs": reached.epochs}
         return {**own, "slots": slots, "unstored": unstored}
@@ -242,18 +230,17 @@ class Observer:
         walk.run()
         self._looked_at, self._looked_step = self._monotonic(), self._steps
         self._look_seconds = self._looked_at - began
-        labels = frozenset(map(label_of, frames))
+        labels = {*map(label_of, frames)}
         methods = ("state_dict", "load_state_dict")
-        given = frozenset(
-            id(value) for _, value in reached.given if all(hasattr(type(value), name) for name in methods)
-        )
+        given = {id(value) for _, value in reached.given if all(hasattr(type(value), name) for name in methods)}
         if not at_batch and frame is None:  # a batch that is handed out is delivered, and not counted yet
             self._reached_at = dict(self._progress())
-        return Look(walk.nodes, walk.aliases, self._reached_at, labels, reached.in_graph, given)
+        return Look(walk.nodes, self._reached_at, labels, reached.in_graph, given)
 
     def _look_at_changes(self, *, at_batch: bool) -> Look:
         """Look, and add what differs from the first look to the slots, or to what cannot be stored."""
         observation = self._look(at_batch=at_batch)
+        self._stored = {observation.nodes[path].identity for path in self.slots if path in observation.nodes}
         for path, node in observation.nodes.items():
             first = self._first.get(path)
             if first is None:
@@ -307,8 +294,10 @@ class Observer:
             self.unstored.setdefault(node.path, _IN_GRAPH)
         slot, why = self._slot_of(node)
         if slot is not None:
-            aliases = [alias.chain() for alias in observation.aliases.get(slot.identity, ()) if is_followed(alias)]
-            self.slots[slot.path] = Slot(slot.path, slot.chain(), aliases[:_MOST_ALIASES])
+            self.slots[slot.path] = slot.chain()
+            if slot.identity not in self._stored or type(slot.value) in ATOMS:
+                self.shown.append(slot.path)
+            self._stored.add(slot.identity)
             return
         is_walked = issubclass(type(node.value), (dict, list)) and len(node.value) <= MOST_ITEMS
         has_lost = any(path.startswith(f"{node.path}[") and path not in observation.nodes for path in self._first)
@@ -326,12 +315,11 @@ class Observer:
 
     def _follows_progress(self, node: Node, observation: Look) -> bool:
         """Return whether a number equals a counter of the training up to a constant, and the script reads `restore`."""
-        number = number_of(node.value)
-        if number is None:
+        if type(node.value) not in (int, float):
             return False
-        first, before = self._counted.setdefault(node.path, (number, observation.progress))
+        first, before = self._counted.setdefault(node.path, (node.value, observation.progress))
         now = observation.progress.items()
-        return self._reads_point and any(number - first == count - before[name] for name, count in now)
+        return self._reads_point and any(node.value - first == count - before[name] for name, count in now)
 
     def _slot_above(self, node: Node | None) -> str | None:
         while node is not None and node.path not in self.slots:
@@ -391,12 +379,11 @@ class Observer:
     def _put_back(self, saved: Mapping[str, Any]) -> list[Unstored]:
         places, lost = Places(self._reach(), users_frames(sys._getframe(1))), []
         places.resolve_before(saved["slots"])
-        for path, place, others, packed in saved["slots"]:
-            chain, aliases = chain_of(place), [*map(chain_of, others)]
+        for path, place, first, packed in saved["slots"]:
             try:
-                places.put(chain, packed)
-                places.join(chain, aliases)
-                self.slots[path] = Slot(path, chain, aliases)
+                places.put(chain_of(place), first, packed)
+                self.slots[path] = chain_of(place)
+                self.shown.append(path)
             except CannotPackError as error:
                 lost.append(Unstored(path, str(error)))
         return lost

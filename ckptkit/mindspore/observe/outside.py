@@ -9,6 +9,7 @@ outside of a training. Main thread only.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import threading
@@ -19,12 +20,10 @@ from typing import Any
 
 from ckptkit.mindspore.observe.users import is_users_frame
 
-_EVENTS = frozenset(
-    (
-        *("open", "os.listdir", "os.scandir", "subprocess.Popen", "os.system", "os.posix_spawn"),
-        *("sqlite3.connect", "socket.connect"),
-    )
-)
+_FOLDERS = ("os.listdir", "os.scandir")
+_PROCESSES = ("subprocess.Popen", "os.system", "os.posix_spawn")
+_CONNECTIONS = ("sqlite3.connect", "socket.connect")
+_EVENTS = frozenset(("open", *_FOLDERS, *_PROCESSES, *_CONNECTIONS))
 _NOT_STATE = ("/dev/", "/proc/", "/sys/", "/usr/")
 _PASSED_OVER = frozenset(("ckptkit", "mindspore", "importlib", "linecache"))
 
@@ -33,64 +32,46 @@ class Outside:
     """Notes what one training reads and runs outside of its process."""
 
     def __init__(self) -> None:
-        self._is_on, self._thread = False, 0
+        self._thread = 0  # 0: none
         self._read: dict[str, set[object]] = {}
         self._written: set[str] = set()
-        self._ran: set[str] = set()
-        self._connected: set[str] = set()
+        self._used: dict[str, str] = {}
 
     def begin(self) -> None:
-        """Listen from now on, in this process."""
-        self._is_on, self._thread = True, threading.get_ident()
+        """Listen from now on, to this thread."""
+        self._thread = threading.get_ident()
         _LISTENING.add(self)
         _listen()
-
-    def end(self) -> None:
-        """Stop listening."""
-        self._is_on = False
-        _LISTENING.discard(self)
 
     def changed(self) -> Iterator[tuple[str, str]]:
         """Yield what training depends on there, with what it is."""
         for path, states in self._read.items():
             if len(states) > 1 or path in self._written:
-                yield os.path.basename(path.rstrip("/")), "file, written and read by the training"
-        yield from ((os.path.basename(name), "process") for name in sorted(self._ran))
-        yield from ((name, "connection") for name in sorted(self._connected))
+                yield os.path.basename(path), "file, written and read by the training"
+        yield from self._used.items()
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Note an event of the user's code."""
-        if not self._is_on or threading.get_ident() != self._thread:
+        """Note an event, if it is of the user's code."""
+        if threading.get_ident() != self._thread or not _is_users(sys._getframe(2)):
             return
-        self._is_on = False  # what is read here is no event
-        try:
-            if _by_users(sys._getframe(2)):
-                self._note(event, arguments)
-        finally:
-            self._is_on = True
+        given, *more = arguments
+        if event in _PROCESSES:
+            self._used.setdefault(os.path.basename(str(given)[:60]), "process")
+        elif event in _CONNECTIONS:
+            name = os.path.basename(os.fsdecode(given)) if event == "sqlite3.connect" else "socket"
+            self._used.setdefault(name, "connection")
+        elif event in _FOLDERS:
+            self._note_file(given if isinstance(given, (str, bytes)) else ".")
+        elif isinstance(given, (str, bytes)):
+            mode, flags = more
+            writes = any(letter in mode for letter in "wax+") if mode else flags & (os.O_WRONLY | os.O_RDWR)
+            reads = "+" in mode if mode else flags & os.O_RDWR
+            self._note_file(given, writes=bool(writes), reads=bool(reads or not writes))
 
-    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("os.listdir", "os.scandir"):
-            folder = arguments[0] if isinstance(arguments[0], (str, bytes)) else "."
-            path = os.path.abspath(os.fsdecode(folder))
-            self._read.setdefault(f"{path}/", set()).add(_state_of(path))
-        elif event == "open":
-            self._note_open(*arguments)
-        elif event == "sqlite3.connect":
-            self._connected.add(f"sqlite {os.fsdecode(arguments[0])}")
-        elif event == "socket.connect":
-            self._connected.add("socket")
-        else:
-            self._ran.add(str(arguments[0])[:60])
-
-    def _note_open(self, path: Any, mode: Any, flags: Any) -> None:
-        if not isinstance(path, (str, bytes)):
-            return
-        path = os.path.abspath(os.fsdecode(path))
+    def _note_file(self, given: str | bytes, *, writes: bool = False, reads: bool = True) -> None:
+        path = os.path.abspath(os.fsdecode(given))
         if path.startswith(_NOT_STATE) and not path.startswith("/dev/shm/"):  # noqa: S108 - none is made
             return
-        writes = any(letter in mode for letter in "wax+") if mode else bool(flags & (os.O_WRONLY | os.O_RDWR))
-        reads = not writes or bool(mode and "+" in mode) or bool(not mode and flags & os.O_RDWR)
         if writes:
             self._written.add(path)
         if reads:
@@ -98,14 +79,12 @@ class Outside:
 
 
 _LISTENING: weakref.WeakSet[Outside] = weakref.WeakSet()
-_HOOKED: list[bool] = []
 
 
+@functools.cache
 def _listen() -> None:
-    if not _HOOKED:
-        _HOOKED.append(True)
-        sys.addaudithook(_hook)
-        atexit.register(_LISTENING.clear)
+    sys.addaudithook(_hook)
+    atexit.register(_LISTENING.clear)
 
 
 def _hook(
@@ -128,11 +107,9 @@ def _state_of(path: str) -> object:
     return state.st_size, state.st_mtime_ns, state.st_ino
 
 
-def _by_users(frame: types.FrameType | None) -> bool:
-    while frame is not None:
+def _is_users(frame: types.FrameType | None) -> bool:
+    while frame is not None and not is_users_frame(frame):
         if str(frame.f_globals.get("__name__")).partition(".")[0] in _PASSED_OVER:
             return False
-        if is_users_frame(frame):
-            return True
         frame = frame.f_back
-    return False
+    return frame is not None

@@ -1,4 +1,4 @@
-"""Packs a value of the user's for a checkpoint, and puts it back in another process: `Packer` and `Unpacker`.
+"""Packs values of the user's for a checkpoint, and puts them back in another process: `Packer` and `Unpacker`.
 
 What can be packed: plain values, arrays, tensors, generators, containers and iterators of the standard library over
 these, objects of classes that the next process can name, and references to what the next process has too: cells,
@@ -7,13 +7,13 @@ its class: its attributes are set. One of the standard library is made as its ``
 `_MAKERS`. Anything else is refused with `CannotPackError`.
 
 Guarantees: what `Packer.slot` returns is accepted by `ckptkit.core.tree.encode_tree`. A container, array, generator or
-object that is there already is changed in place, since others may hold it; one that occurs twice in a value occurs
-twice afterwards. No code of the user's runs. No pickle. Main thread only.
+object that is there already is changed in place, since others may hold it; one that occurs twice, in one value or in
+two, occurs twice afterwards. No code of the user's runs. No pickle. Main thread only.
 """
 
 from __future__ import annotations
 
-import array
+import ctypes
 import datetime
 import decimal
 import enum
@@ -22,7 +22,6 @@ import functools
 import itertools
 import random
 import types
-import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import PosixPath, PurePosixPath
@@ -35,7 +34,7 @@ from mindspore import nn
 from ckptkit.core.tensors import dtype_of, leaf_of
 from ckptkit.mindspore.observe.attributes import attributes_of, items_of_dict, own_attributes, set_attribute
 from ckptkit.mindspore.observe.users import is_users_class
-from ckptkit.mindspore.observe.values import ATOMS, CTYPES, GENERATORS, extends_plain, generator_of, text_of
+from ckptkit.mindspore.observe.values import ATOMS, GENERATORS, extends_plain, generator_of, reduced, text_of
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.rng import spawned_of
 
@@ -45,7 +44,7 @@ _ITEM_BYTES = 8  # that an item counts for, whatever it is
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 # What a checkpoint may call to make an object again.
 _ALL_MAKERS: tuple[Any, ...] = (
-    *(iter, reversed, enumerate, zip, map, filter, range, slice, complex, bytearray, array.array, np.dtype),
+    *(iter, reversed, enumerate, zip, map, filter, range, slice, complex, bytearray, np.dtype),
     *(deque, OrderedDict, Counter, defaultdict, types.SimpleNamespace, functools.partial),
     *(decimal.Decimal, fractions.Fraction, PurePosixPath, PosixPath),
     *(datetime.datetime, datetime.timedelta, datetime.timezone, datetime.date, datetime.time),
@@ -53,19 +52,10 @@ _ALL_MAKERS: tuple[Any, ...] = (
     *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
 )
 _MAKERS = {maker.__qualname__: maker for maker in _ALL_MAKERS}
-_FILLED = (deque, dict, bytearray, array.array)  # of these, what is there already is changed in place
-_BASES: tuple[Any, ...] = (dict, list, set, deque)  # that objects of the user's may extend
-_NOT_OBJECTS: tuple[Any, ...] = (
-    nn.Cell,
-    ms.Tensor,
-    np.ndarray,
-    BaseException,
-    frozenset,
-    tuple,
-    type,
-    types.ModuleType,
-)
-_NOT_OBJECTS += (*GENERATORS, *CTYPES)
+
+_NOT_OBJECTS: tuple[Any, ...] = (nn.Cell, ms.Tensor, np.ndarray, BaseException, type, types.ModuleType, *GENERATORS)
+_NOT_OBJECTS += (set, frozenset, tuple, deque, ctypes.Array, ctypes.Structure)
+_LOST = object()
 # Of these, one object may be in two places.
 _IDENTICAL = frozenset(("dict", "list", "set", "object", "made", "tensor", "generator", "numbers"))
 
@@ -95,28 +85,34 @@ class Packer:
         self._reference, self._owner_of, self._addresses = reference, owner_of, addresses
         self._left_bytes = most_bytes
         self._path = ""
-        self._places: dict[int, int] = {}
-        self._packed_before: list[Any] = []  # keeps them: a state is made for its packing, and the next may get its id
+        self._numbers: dict[int, int] = {}
+        self._values: list[Any] = []  # by these numbers; kept, so that no id is used again
 
-    def slot(self, path: str, value: Any) -> Any:
-        """Return the value at a path in plain form.
+    def slot(self, path: str, value: Any) -> tuple[int, Any]:
+        """Return the number of the first object of a value at a path, and the value in plain form.
 
         Raises:
             CannotPackError: If it cannot be stored; says why.
         """
-        self._path, self._places, self._packed_before = path, {}, []
-        return self._pack(value, 0)
+        self._path, first = path, len(self._values)
+        try:
+            return first, self._pack(value, 0)
+        except CannotPackError:
+            for packed in self._values[first:]:
+                del self._numbers[id(packed)]
+            del self._values[first:]
+            raise
 
     def _pack(self, value: Any, depth: int) -> Any:
         if depth > _MOST_DEPTH:
             raise CannotPackError("nested too deep, or in itself")
-        if id(value) in self._places:
-            return ["again", self._places[id(value)]]
+        if id(value) in self._numbers:
+            return ["again", self._numbers[id(value)]]
         self._count(_ITEM_BYTES)
         packed = self._packed(value, depth)
         if packed[0] in _IDENTICAL:
-            self._places[id(value)] = len(self._places)
-            self._packed_before.append(value)
+            self._numbers[id(value)] = len(self._values)
+            self._values.append(value)
         return packed
 
     def _packed(self, value: Any, depth: int) -> Any:  # noqa: PLR0911 - one case per kind reads like a table
@@ -134,7 +130,8 @@ class Packer:
         if issubclass(kind, ms.Tensor) and not is_users_class(kind):
             return self._tensor(value)
         if issubclass(kind, GENERATORS) and not is_users_class(kind) and (state := generator_of(value)) is not None:
-            return ["generator", kind.__name__, self._pack(state, depth + 1), _children_of(value)]
+            children = spawned_of(value) if kind is np.random.Generator else 0
+            return ["generator", kind.__name__, self._pack(state, depth + 1), children]
         if kind in _SEQUENCES.values():
             items = sorted(value, key=lambda item: text_of(item) or "") if kind in (set, frozenset) else value
             return [kind.__name__, self._items(items, depth)]
@@ -142,27 +139,30 @@ class Packer:
             return ["dict", self._pairs(items_of_dict(value), depth)]
         if issubclass(kind, enum.Enum):
             return ["member", self._class(kind), own_attributes(value)["_name_"]]
-        if kind is types.MethodType and type(value.__func__) is types.FunctionType:
-            return ["method", self._pack(value.__self__, depth + 1), value.__func__.__name__]
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             return ["named tuple", self._class(kind), self._items(tuple.__iter__(value), depth)]
         return self._object(value, depth) if is_users_class(kind) else self._made(value, depth)
 
     def _object(self, value: Any, depth: int) -> Any:
         kind: Any = type(value)
-        base = next((base for base in _BASES if issubclass(kind, base)), None)
         if issubclass(kind, _NOT_OBJECTS) or extends_plain(kind):
             raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
         parts = [[name, self._pack(part, depth + 1)] for name, part in attributes_of(value)]
         held: Any = None
-        if base is dict:
+        if issubclass(kind, dict):
             held = self._pairs(items_of_dict(value), depth)
-        elif base is not None:
-            held = self._items(base.__iter__(value), depth)
-        return ["object", self._class(kind), parts, held, deque.maxlen.__get__(value) if base is deque else None]
+        elif issubclass(kind, list):
+            held = self._items(list.__iter__(value), depth)
+        return ["object", self._class(kind), parts, held]
 
     def _made(self, value: Any, depth: int) -> Any:
-        maker, arguments, state, items, pairs = _reduced(value)
+        kind: Any = type(value)
+        maker, arguments, *rest = (
+            (complex, (value.real, value.imag)) if kind is complex else reduced(value) or (None, ())
+        )
+        if _MAKERS.get(getattr(maker, "__qualname__", "")) is not maker or maker is None:
+            raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
+        state, items, pairs = [*rest, None, None, None][:3]
         try:
             packed = self._items(arguments, depth)
         except CannotPackError:
@@ -198,10 +198,10 @@ class Packer:
     def _tensor(self, value: ms.Tensor) -> Any:
         if value.has_init:
             raise CannotPackError("a tensor without data")
-        if isinstance(value, ms.Parameter) and (owner := self._owner_of(value)) is not None:
-            return ["memory of", owner]
-        leaf = leaf_of("", self._array(value.asnumpy()), role="state")
         is_parameter = isinstance(value, ms.Parameter)
+        if is_parameter and self._owner_of(value) is not None:
+            raise CannotPackError("a parameter in the memory of another")
+        leaf = leaf_of("", self._array(value.asnumpy()), role="state")
         name, requires_grad = (value.name, bool(value.requires_grad)) if is_parameter else (None, None)
         return ["tensor", leaf.dtype, np.array(leaf.array), name, requires_grad]
 
@@ -220,7 +220,7 @@ class Packer:
 
 
 class Unpacker:
-    """Puts packed values back.
+    """Puts packed values back, in the order in which they were packed.
 
     Args:
         resolve: Returns the object of a reference.
@@ -237,28 +237,30 @@ class Unpacker:
         owner_of: Callable[[Any], str | None] = lambda _: None,
     ) -> None:
         self._resolve, self._class_of, self._owner_of = resolve, class_of, owner_of
-        self._unpacked_before: list[Any] = []
+        self._values: list[Any] = []
 
-    def slot(self, packed: Any, present: Any = None) -> Any:
+    def slot(self, first: int, packed: Any, present: Any = None) -> Any:
         """Return the value; ``present`` itself, with its content replaced, if it is of the same kind and can change.
 
         Raises:
             CannotPackError: If this process lacks what it refers to.
         """
-        self._unpacked_before = []
+        self._values += [_LOST] * (first - len(self._values))  # of slots that could not be put back
         return self._value(packed, present)
 
     def _value(self, packed: Any, present: Any = None) -> Any:
         value = self._unpacked(packed[0], packed[1:], present)
         if packed[0] in _IDENTICAL:
-            self._unpacked_before.append(value)
+            self._values.append(value)
         return value
 
-    def _unpacked(self, tag: str, held: Sequence[Any], present: Any) -> Any:  # noqa: PLR0911, PLR0912 - as `_packed`
+    def _unpacked(self, tag: str, held: Sequence[Any], present: Any) -> Any:  # noqa: PLR0911 - as `_packed`
         if tag == "=":
             return held[0]
         if tag == "again":
-            return self._unpacked_before[held[0]]
+            if self._values[held[0]] is _LOST:
+                raise CannotPackError("a part of it could not be put back")
+            return self._values[held[0]]
         if tag == "numbers":
             return self._array(present, held[0])
         if tag in _SEQUENCES:
@@ -278,68 +280,55 @@ class Unpacker:
         if tag == "member":
             return self._class_of(*held[0]).__members__[held[1]]
         if tag == "tensor":
-            return self._tensor(present, *held)
-        if tag == "memory of":
-            return self._in_memory_of(present, held[0])
+            return _filled_tensor(present, *held)
         if tag == "generator":
             return _filled_generator(present, held[0], self._value(held[1]), held[2])
-        if tag == "method":
-            owner = self._value(held[0])
-            function = next(vars(base)[held[1]] for base in type(owner).__mro__ if held[1] in vars(base))
-            return types.MethodType(function, owner)
         return self._resolve(held[0])  # "reference"
-
-    def _made(self, held: Sequence[Any], present: Any) -> Any:
-        """Return an object of the standard library, or the one that is there, filled with its content."""
-        name, arguments, items, pairs, state = held
-        if arguments is None and type(present) is not defaultdict:
-            raise CannotPackError("a defaultdict whose factory the next process cannot name")
-        source = _source_of(present)
-        made = _MAKERS[name](*self._parts(arguments or (), source))
-        is_same = type(present) is type(made)
-        if items:
-            made.extend(self._parts(items, present if is_same else ()))
-        made.update(self._pairs(pairs, present if is_same else {})) if pairs else None
-        state = self._value(state)
-        if is_same and source and state is not None and any(part is source[0] for part in _source_of(made)):
-            made = present  # it goes on over the list that is there
-        if state is not None:
-            made.__setstate__(state) if hasattr(made, "__setstate__") else vars(made).update(state)
-        is_filled = is_same and issubclass(type(made), _FILLED) and made is not present
-        marks = [getattr(value, "maxlen", getattr(value, "typecode", None)) for value in (made, present)]
-        return _refilled(present, made) if is_filled and marks[0] == marks[1] else made
 
     def _array(self, present: Any, value: Any) -> Any:
         kinds = (np.ndarray, np.memmap)
         if type(present) not in kinds or (present.dtype, present.shape) != (value.dtype, value.shape):
             return np.array(value)
         if not present.flags.writeable and present.base is not None:
-            return present  # it shows the memory of another array
+            return present  # it shows the memory of another array, which is put back itself
         if not present.flags.writeable or not (_is_own(present) or self._owner_of(present) is None):
             return np.array(value)
         present[...] = value
         return present
 
-    def _tensor(self, present: Any, dtype: str, bits: Any, name: str | None, requires_grad: bool | None) -> Any:
-        tensor = tensor_of(bits, dtype)
-        if name is None:
-            return tensor
-        is_same = isinstance(present, ms.Parameter) and present.shape == tensor.shape
-        if not is_same or present.dtype != tensor.dtype:
-            return ms.Parameter(tensor, name=name, requires_grad=bool(requires_grad))
-        if self._owner_of(present) is None:
-            assign(present, bits, dtype)
-        else:  # a parameter that is restored already has this memory
-            present.set_data(tensor)
-        return present
+    def _made(self, held: Sequence[Any], present: Any) -> Any:
+        """Return an object of the standard library, or the one that is there, filled with its content."""
+        name, arguments, items, pairs, state = held
+        if arguments is None and type(present) is not defaultdict:
+            raise CannotPackError("a defaultdict whose factory the next process cannot name")
+        made = _MAKERS[name](*self._parts(arguments or (), ()))
+        before = present if type(present) is type(made) else None
+        if items:
+            made.extend(self._parts(items, before or ()))
+        if pairs:
+            made.update(self._pairs(pairs, before or {}))
+        if (state := self._value(state)) is not None:
+            made.__setstate__(state) if hasattr(made, "__setstate__") else vars(made).update(state)
+        is_filled = issubclass(type(made), (deque, dict, bytearray)) and before is not None
+        is_same = is_filled and getattr(made, "maxlen", None) == getattr(before, "maxlen", None)
+        return _refilled(before, made) if is_same else made
 
-    def _in_memory_of(self, present: Any, owner: str) -> Any:
-        """Return the parameter with the memory of a stored one, as it had in the saved run."""
-        if not isinstance(present, ms.Parameter):
-            raise CannotPackError(f"there is no parameter to share the memory of {owner}")
-        if self._owner_of(present) != owner:
-            present.set_data(self._resolve(["stored", owner]))
-        return present
+    def _object(self, held: Sequence[Any], present: Any) -> Any:
+        named, parts, content = held
+        kind = self._class_of(*named)
+        if type(present) is not kind and any("__new__" in vars(base) and is_users_class(base) for base in kind.__mro__):
+            raise CannotPackError(f"the class {kind.__qualname__} makes its objects in a __new__ of its own")
+        target = present if type(present) is kind else kind.__new__(kind)
+        before = dict(attributes_of(target))
+        for name, packed in parts:
+            set_attribute(target, name, self._value(packed, before.get(name)))
+        if issubclass(kind, dict):
+            items = self._pairs(content, target)
+            dict.clear(target)
+            dict.update(target, items)
+        elif issubclass(kind, list):
+            list.__setitem__(target, slice(None), self._parts(content, list.__iter__(target)))
+        return target
 
     def _parts(self, packed: Sequence[Any], present: Iterable[Any]) -> list[Any]:
         before = [*present][: len(packed)]
@@ -353,72 +342,10 @@ class Unpacker:
             items[name] = self._value(part, dict.get(present, name))
         return items
 
-    def _object(self, held: Sequence[Any], present: Any) -> Any:
-        named, parts, content, most = held
-        kind = self._class_of(*named)
-        if type(present) is not kind and any("__new__" in vars(base) and is_users_class(base) for base in kind.__mro__):
-            raise CannotPackError(f"the class {kind.__qualname__} makes its objects in a __new__ of its own")
-        target = present if type(present) is kind else kind.__new__(kind)
-        before = dict(attributes_of(target))
-        for name, packed in parts:
-            set_attribute(target, name, self._value(packed, before.get(name)))
-        base = next((base for base in _BASES if issubclass(kind, base)), None)
-        if base is dict:
-            items = self._pairs(content, target)
-            dict.clear(target)
-            dict.update(target, items)
-        elif base is not None:
-            items_ = self._parts(content, () if base is set else base.__iter__(target))
-            if base is deque:
-                deque.__init__(target, items_, most)
-            else:
-                base.clear(target)
-                (base.update if base is set else base.extend)(target, items_)
-        return target
-
-
-def _reduced(value: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """Return how an object of the standard library is made again: a maker, its arguments, state, items and pairs."""
-    kind: Any = type(value)
-    if kind is array.array:
-        return kind, (value.typecode, bytes(value)), None, None, None
-    if kind is complex:
-        return kind, (value.real, value.imag), None, None, None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python 3.12 deprecates what 3.14 removes for iterators of itertools
-            reduced = value.__reduce_ex__(4)
-    except TypeError:
-        reduced = ()
-    maker = reduced[0] if type(reduced) is tuple and reduced else None
-    if _MAKERS.get(getattr(maker, "__qualname__", "")) is not maker or maker is None:
-        raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
-    maker, arguments, *rest = reduced
-    state, items, pairs = [*rest, None, None, None][:3]
-    return maker, arguments, state, items, pairs
-
-
-def _source_of(present: Any) -> Sequence[Any]:
-    """Return what an iterator over a list iterates, as its maker's arguments; nothing for anything else."""
-    if type(present) not in (type(iter([])), type(reversed([]))):
-        return ()
-    arguments: Sequence[Any] = present.__reduce__()[1]
-    return arguments if type(arguments[0]) is list else ()
-
-
-def _children_of(value: Any) -> int:
-    return spawned_of(value) if type(value) is np.random.Generator else 0
-
 
 def _refilled(present: Any, items: Any) -> Any:
-    if isinstance(present, (bytearray, array.array)):
-        present[:] = items
-        return present
     present.clear()
-    if isinstance(present, (dict, set)):
-        present.update(items)
-    else:
-        present.extend(items)
+    present.update(items) if isinstance(present, (dict, set)) else present.extend(items)
     return present
 
 
@@ -429,9 +356,21 @@ def _is_own(value: Any) -> bool:
     return value.base is None or type(value) is np.memmap
 
 
+def _filled_tensor(present: Any, dtype: str, bits: Any, name: str | None, requires_grad: bool | None) -> Any:
+    tensor = tensor_of(bits, dtype)
+    if name is None:
+        return tensor
+    is_same = isinstance(present, ms.Parameter) and present.shape == tensor.shape and present.dtype == tensor.dtype
+    if not is_same:
+        return ms.Parameter(tensor, name=name, requires_grad=bool(requires_grad))
+    assign(present, bits, dtype)
+    return present
+
+
 def _filled_generator(present: Any, kind: str, state: Any, children: int) -> Any:
     if type(present).__name__ != kind:
-        present = _new_generator(kind, state)
+        make: Any = getattr(random if kind == "Random" else np.random, kind)
+        present = make(getattr(np.random, state["bit_generator"])()) if kind == "Generator" else make()
     if isinstance(present, np.random.Generator):
         present.bit_generator.state = {name: part for name, part in state.items() if name != "spawned"}
         if children > spawned_of(present):
@@ -443,9 +382,3 @@ def _filled_generator(present: Any, kind: str, state: Any, children: int) -> Any
     else:
         present.setstate(state)
     return present
-
-
-def _new_generator(kind: str, state: Any) -> Any:
-    if kind == "Generator":
-        return np.random.Generator(getattr(np.random, state["bit_generator"])())
-    return getattr(random if kind == "Random" else np.random, kind)()

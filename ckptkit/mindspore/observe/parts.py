@@ -8,7 +8,6 @@ Guarantees: no code of the user's runs. Only `set_part` changes anything. Main t
 
 from __future__ import annotations
 
-import contextvars
 import dis
 import enum
 import functools
@@ -18,7 +17,6 @@ import logging
 import os
 import threading
 import types
-import warnings
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,7 +29,6 @@ from mindspore import nn
 from ckptkit.mindspore.observe.attributes import (
     CACHED,
     attributes_of,
-    behind_proxy,
     items_of_dict,
     own_attributes,
     set_attribute,
@@ -53,10 +50,9 @@ from ckptkit.mindspore.observe.values import (
     CONTAINERS,
     GENERATOR_KINDS,
     GENERATORS,
-    ITERATORS,
     MOST_ITEMS,
-    frame_of_generator,
     iterated,
+    reduced,
 )
 
 Parts: TypeAlias = Iterator[tuple[Step | Root, Any]]
@@ -64,9 +60,7 @@ Parts: TypeAlias = Iterator[tuple[Step | Root, Any]]
 MISSING = object()
 _LAST_ITEMS = 16
 _ATOMS = frozenset(ATOMS)
-_BUILTIN_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
-_UNSETTABLE = (tuple, functools.partial, types.MethodType, *_BUILTIN_METHODS)
-_OF_MEMBERS = frozenset(("_value_", "_name_", "_sort_order_"))
+_UNSETTABLE = (tuple, functools.partial, types.MethodType, types.BuiltinMethodType)
 # Modules of MindSpore whose objects keep in plain attributes what training changes.
 _KEEPS_STATE = (
     *("mindspore.experimental.optim", "mindspore.amp", "mindspore.nn", "mindspore.train.metrics"),
@@ -126,18 +120,14 @@ def parts_of(value: Any, known: Known) -> Parts:  # noqa: PLR0912 - a case for e
         yield from _parts_of_function(value, known)
     elif kind is CACHED:
         yield Step("inner", ""), value.__wrapped__
-    elif issubclass(kind, weakref.ref):
-        yield Step("inner", ""), value()
-    elif kind is contextvars.ContextVar:
-        yield Step("context", ""), value.get(None)
     elif issubclass(kind, functools.partial):
         yield from _attributes((name, getattr(value, name)) for name in ("func", "args", "keywords"))
         yield from _attributes(own_attributes(value).items())
+    elif issubclass(kind, weakref.ref):
+        yield Step("inner", ""), value()
     elif kind in GENERATOR_KINDS:
         yield from _parts_of_generator(value)
-    elif kind in ITERATORS:
-        yield from _parts_of_iterator(value)
-    elif kind in _BUILTIN_METHODS:
+    elif kind is types.BuiltinMethodType:
         if not issubclass(type(value.__self__), types.ModuleType):
             yield Step("attribute", "__self__"), value.__self__
     elif issubclass(kind, type):
@@ -178,14 +168,10 @@ def set_part(owner: Any, step: Step, value: Any) -> None:
             owner.append(value)
         else:
             owner[key] = value
-    elif kind == "context":
-        owner.set(value)
     elif kind == "closure":
         owner.__closure__[owner.__code__.co_freevars.index(key)].cell_contents = value
-    elif kind == "default":
+    else:  # of an argument
         owner.__defaults__ = (*owner.__defaults__[:key], value, *owner.__defaults__[key + 1 :])
-    else:
-        owner.__kwdefaults__[key] = value
 
 
 def _attributes(attributes: Iterable[tuple[str, Any]]) -> Parts:
@@ -213,10 +199,10 @@ def _parts_of_object(value: Any, known: Known) -> Parts:
     is_closed = library in _CLOSED and kind.__module__ != "multiprocessing.sharedctypes"
     if library == "ckptkit" or (is_closed and not is_own):
         return
-    attributes: Iterable[tuple[str, Any]] = attributes_of(value)
+    attributes = [*attributes_of(value)]
     theirs: Collection[str] = ()
     if issubclass(kind, enum.Enum):
-        theirs = _OF_MEMBERS
+        theirs = ("_value_", "_name_", "_sort_order_")
     elif issubclass(kind, (ms.Tensor, np.ndarray, *GENERATORS)):
         attributes = [*own_attributes(value).items()]
         theirs = [name for name, _ in attributes if name.startswith("_")]
@@ -233,6 +219,10 @@ def _parts_of_object(value: Any, known: Known) -> Parts:
             yield Step("attribute", name), part
     if is_own and not issubclass(kind, enum.Enum):
         yield Step("class", kind.__name__), kind
+    elif not (attributes or issubclass(kind, CONTAINERS)):
+        is_iterator = library in ("builtins", "itertools") and hasattr(kind, "__next__")
+        for index, part in enumerate(reduced(value)[1:] or (gc.get_referents(value) if is_iterator else ())):
+            yield Step("part", f"[{index}]"), part
 
 
 def _parts_of_cell(cell: nn.Cell, known: Known) -> Parts:
@@ -241,7 +231,7 @@ def _parts_of_cell(cell: nn.Cell, known: Known) -> Parts:
     theirs = _assigned_by(kind, None)
     if library_of(kind) != "ckptkit":
         for name in sorted(own.keys() - EVERY_CELL):
-            value = behind_proxy(own[name])
+            value = own[name]
             is_private = name.startswith("_ckptkit") or (name[0] == "_" and not is_own)
             # An optimizer is compiled in PYNATIVE mode, too, with the numbers that it has then.
             is_number = issubclass(kind, nn.Optimizer) and type(value) in (int, float)
@@ -270,7 +260,7 @@ def _parts_of_function(function: types.FunctionType, known: Known) -> Parts:
     for index, value in enumerate(function.__defaults__ or ()):
         yield Step("default", index), value
     for name, value in (function.__kwdefaults__ or {}).items():
-        yield Step("keyword", name), value
+        yield Step("part", f"({name})"), value
     yield from _attributes((name, part) for name, part in vars(function).items() if name != "__wrapped__")
     yield from globals_of(function.__globals__, *code_names(code), known)
 
@@ -305,8 +295,6 @@ def globals_of(
 
 
 def _parts_of_class(kind: type, known: Known) -> Parts:
-    if not is_users_class(kind):
-        return
     if issubclass(kind, enum.Enum):
         yield from _attributes(kind.__members__.items())
         return
@@ -322,7 +310,7 @@ def _parts_of_class(kind: type, known: Known) -> Parts:
 
 
 def _parts_of_generator(value: Any) -> Parts:
-    frame = frame_of_generator(value)
+    frame = getattr(value, GENERATOR_KINDS[type(value)])
     if frame is not None and is_users_frame(frame):
         variables = variables_of(frame)
         for name in sorted(live_names(frame, everywhere=True) & variables.keys()):
@@ -332,17 +320,6 @@ def _parts_of_generator(value: Any) -> Parts:
                 yield Root("global", str(frame.f_globals.get("__name__")), name), frame.f_globals[name]
     if type(value) is types.GeneratorType and value.gi_yieldfrom is not None:
         yield Step("part", "(from)"), value.gi_yieldfrom
-
-
-def _parts_of_iterator(value: Any) -> Parts:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python 3.12 deprecates what 3.14 removes for those of itertools
-            parts = value.__reduce__()[1:]
-    except TypeError:
-        parts = gc.get_referents(value)
-    for index, part in enumerate(parts):
-        yield Step("part", f"[{index}]"), part
 
 
 def is_users_module(module: types.ModuleType) -> bool:

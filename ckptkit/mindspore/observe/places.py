@@ -19,7 +19,7 @@ import numpy as np
 from ckptkit.mindspore.observe.frame_variables import set_variables, variables_of
 from ckptkit.mindspore.observe.packing import CannotPackError, Unpacker
 from ckptkit.mindspore.observe.parts import MISSING, may_set, part_at, set_part
-from ckptkit.mindspore.observe.paths import Chain, Root, Step, chain_of
+from ckptkit.mindspore.observe.paths import Chain, Root, chain_of
 from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of
 from ckptkit.mindspore.observe.values import GENERATORS
 from ckptkit.mindspore.observe.walk import Node
@@ -40,15 +40,18 @@ class Places:
         self._reached, self._frames = reached, frames
         self._objects: dict[str, Any] = {}
         self._owners: dict[int, str] | None = None
+        self._unpacker = Unpacker(self._object_of, self.class_of, self.owner_of)
 
     def follow(self, chain: Chain) -> Any:
         """Return the object at a path."""
         root, steps = chain
-        value = self._root(root)
+        name, value = str(root), self._present(root)
         for step in steps:
-            value = part_at(value, step, self._reached.known)
             if value is MISSING:
-                raise CannotPackError(f"there is no {step.key} in this process")
+                break
+            name, value = step.key, part_at(value, step, self._reached.known)
+        if value is MISSING:
+            raise CannotPackError(f"there is no {name} in this process")
         return value
 
     def resolve_before(self, packed: Any) -> None:
@@ -57,34 +60,23 @@ class Places:
             with contextlib.suppress(CannotPackError):  # which is said of the value that needs it
                 self._objects[repr(reference)] = self._resolve(reference)
 
-    def put(self, chain: Chain, packed: Any) -> None:
+    def put(self, chain: Chain, first: int, packed: Any) -> None:
         """Put a packed value where a path leads to."""
         root, steps = chain
-        unpacker = Unpacker(self._object_of, self.class_of, self.owner_of)
-        if steps:
-            owner = self.follow((root, steps[:-1]))
-            present = part_at(owner, steps[-1], self._reached.known)
-            value = unpacker.slot(packed, None if present is MISSING else present)
-            if value is not present:
-                _replace(owner, steps[-1], value)
-        elif root.kind == "variable":
-            present = self._variable(root)
-            value = unpacker.slot(packed, None if present is MISSING else present)
+        owner = self.follow((root, steps[:-1])) if steps else None
+        present = part_at(owner, steps[-1], self._reached.known) if steps else self._present(root)
+        value = self._unpacker.slot(first, packed, None if present is MISSING else present)
+        if steps and value is not present:
+            try:
+                set_part(owner, steps[-1], value)
+            except (AttributeError, TypeError) as error:
+                raise CannotPackError(str(error)) from error
+        elif root.kind == "variable" and not steps:
             set_variables(self._frame(root.owner), {root.name: value})
-        elif root.kind == "global":
-            module = self._module(root.owner, root.name)
-            module[root.name] = unpacker.slot(packed, module.get(root.name))
-        else:
-            present = self._root(root)
-            if unpacker.slot(packed, present) is not present:
-                raise CannotPackError("cannot be replaced")
-
-    def join(self, chain: Chain, aliases: Sequence[Chain]) -> None:
-        """Let other paths lead to the same object, as they did in the saved run."""
-        for root, steps in aliases:
-            value = self.follow(chain)
-            if steps and self.follow((root, steps)) is not value:
-                _replace(self.follow((root, steps[:-1])), steps[-1], value)
+        elif root.kind == "global" and not steps:
+            self._module(root.owner, root.name)[root.name] = value
+        elif value is not present:
+            raise CannotPackError("cannot be replaced")
 
     def named(self, module: str, qualname: str) -> Any:
         """Return the function or class of that name; None without one."""
@@ -124,25 +116,19 @@ class Places:
             raise CannotPackError(f"there is no {'.'.join(place)} in this process")
         return value
 
-    def _root(self, root: Root) -> Any:
-        reached, value = self._reached, MISSING
+    def _present(self, root: Root) -> Any:
+        """Return what a path begins with; `MISSING` for a variable that is not set yet."""
+        reached = self._reached
         if root.kind == "variable":
-            value = self._variable(root)
-        elif root.kind == "global":
-            value = self._module(root.owner, root.name).get(root.name, MISSING)
-        elif root.kind == "given":
-            value = dict(reached.given).get(root.name, MISSING)
-        else:
-            name = root.name.partition("#")[0]
-            same = [callback for callback in reached.callbacks if type(callback).__name__ == name]
-            objects = same if root.kind == "callback" else [cell for _, cell in reached.cells]
-            value = objects[int(root.owner)] if int(root.owner) < len(objects) else MISSING
-        if value is MISSING:
-            raise CannotPackError(f"there is no {root} in this process")
-        return value
-
-    def _variable(self, root: Root) -> Any:
-        return variables_of(self._frame(root.owner)).get(root.name, MISSING)
+            return variables_of(self._frame(root.owner)).get(root.name, MISSING)
+        if root.kind == "global":
+            return self._module(root.owner, root.name).get(root.name, MISSING)
+        if root.kind == "given":
+            return dict(reached.given).get(root.name, MISSING)
+        name = root.name.partition("#")[0]
+        same = [callback for callback in reached.callbacks if type(callback).__name__ == name]
+        objects = same if root.kind == "callback" else [cell for _, cell in reached.cells]
+        return objects[int(root.owner)] if int(root.owner) < len(objects) else MISSING
 
     def _frame(self, label: str) -> types.FrameType:
         for frame in self._frames:
@@ -171,13 +157,6 @@ def is_followed(node: Node) -> bool:
     _, steps = node.chain()
     is_filled = issubclass(type(node.value), _FILLED)
     return is_reachable(node) and (is_filled or node.parent is None or may_set(node.parent.value, steps[-1]))
-
-
-def _replace(owner: Any, step: Step, value: Any) -> None:
-    try:
-        set_part(owner, step, value)
-    except (AttributeError, TypeError) as error:
-        raise CannotPackError(str(error)) from error
 
 
 def _references_in(packed: Any) -> Iterator[Any]:

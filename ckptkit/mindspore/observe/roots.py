@@ -17,13 +17,11 @@ from typing import Any
 
 from mindspore import nn
 
-from ckptkit.mindspore.observe.attributes import CACHED, unwrapped
 from ckptkit.mindspore.observe.frame_variables import variables_of
 from ckptkit.mindspore.observe.liveness import code_names, in_loop, live_names, looped_global_names, written_in_loops
 from ckptkit.mindspore.observe.parts import Known, globals_of
 from ckptkit.mindspore.observe.paths import Root
-from ckptkit.mindspore.observe.users import is_users_class, is_users_frame, is_users_function
-from ckptkit.mindspore.observe.values import ITERATORS
+from ckptkit.mindspore.observe.users import is_users_frame, is_users_function, library_of
 from ckptkit.mindspore.observe.walk import Walk
 
 _THROUGH = (tuple, types.CellType, types.FunctionType, types.MethodType, functools.partial)
@@ -149,7 +147,8 @@ class Roots:
             code = frame.f_code
             is_repeated = any(in_loops[index + 1 :])
             everywhere = not is_module_level(frame) and not any(in_loops) and not by_model
-            shared = frozenset(_names_read_in(frame.f_globals)) if is_module_level(frame) else frozenset()
+            inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]  # functions and classes
+            shared = frozenset[str]().union(*(code_names(part)[0] for part in inner))
             # A call of ``Model.train`` has its arguments already.
             live = live_names(frame, read_elsewhere=shared, everywhere=everywhere, with_operands=not by_model)
             names = looped_global_names(frame)
@@ -220,7 +219,8 @@ def _top_frames() -> dict[int, types.FrameType]:
 def _may_iterate(value: Any) -> bool:
     if type(value) is types.FunctionType:
         return is_users_function(value)
-    is_iterator = type(value) in ITERATORS or type(value) is types.GeneratorType
+    kind: Any = type(value)
+    is_iterator = library_of(kind) in ("builtins", "itertools") and hasattr(kind, "__next__")
     return is_iterator or (issubclass(type(value), _THROUGH) and not (type(value) is tuple and len(value) > 8))
 
 
@@ -240,27 +240,3 @@ def _cells_named(names: set[str], values: Any) -> Iterator[types.CellType]:
         if type(function) is types.FunctionType and function.__closure__:
             pairs = zip(function.__code__.co_freevars, function.__closure__, strict=True)
             yield from (cell for name, cell in pairs if name in names)
-
-
-def _names_read_in(module: dict[str, Any]) -> set[str]:
-    """Return the global names that functions and classes of a module read."""
-    names = set[str]()
-    for value in [*module.values()]:
-        for code in codes_of(value):
-            names |= code_names(code)[0]
-    return names
-
-
-def codes_of(value: Any, depth: int = 0) -> Iterator[types.CodeType]:
-    """Yield the code of a function of the user's, or of the methods of a class of the user's."""
-    value = unwrapped(value)
-    value = value.__wrapped__ if type(value) is CACHED else value
-    if type(value) is types.FunctionType:
-        if is_users_function(value):
-            yield value.__code__
-    elif issubclass(type(value), type):
-        if is_users_class(value) and depth < 2:
-            for member in [*vars(value).values()]:
-                yield from codes_of(member, depth + 1)
-    elif type(value) is types.MethodType:
-        yield from codes_of(value.__func__, depth + 1)

@@ -43,12 +43,6 @@ def is_mindspores(value: Any) -> bool:
     return str(type(value).__module__).partition(".")[0] == "mindspore"
 
 
-def is_library_class(kind: type) -> bool:
-    """Return whether a class is one of an installed library."""
-    home = sys.modules.get(str(kind.__module__))
-    return home is not None and is_installed(str(vars(home).get("__file__") or ""))
-
-
 @functools.lru_cache(maxsize=1024)
 def is_installed(file: str) -> bool:
     """Return whether a file of code, if it is one, belongs to an installed library."""
@@ -66,7 +60,8 @@ def is_users_class(kind: Any) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_users_class(kind: Any) -> bool:
-    return is_users(kind.__module__) and not is_library_class(kind)
+    home = sys.modules.get(str(kind.__module__))
+    return is_users(kind.__module__) and not is_installed(str(vars(home).get("__file__") or "") if home else "")
 
 
 def is_users_function(function: types.FunctionType) -> bool:

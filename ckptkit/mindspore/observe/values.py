@@ -6,20 +6,14 @@ tensor above 1 MiB is read by a sample. Any thread.
 
 from __future__ import annotations
 
-import array
-import ctypes
-import datetime
-import decimal
 import enum
-import fractions
 import functools
 import io
-import itertools
-import operator
-import queue
 import random
+import sys
 import threading
 import types
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
@@ -40,29 +34,14 @@ GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, np.rand
 CONTAINERS = (dict, list, tuple, deque)
 MOST_ITEMS = 256  # of a container that are walked
 OUTSIDE = "lives outside of this process"
-_SIMPLE = (
-    *(decimal.Decimal, fractions.Fraction, range, slice, type(Ellipsis), itertools.count),
-    *(datetime.datetime, datetime.timedelta, datetime.date, datetime.time),
-)
-CTYPES = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)  # private: the base class of c_int and its like
-_NUMBERS_AND_TEXTS: tuple[Any, ...] = (int, float, str, bytes)
-SEQUENCE_ITERATOR = type(iter(type("Sequence", (), {"__getitem__": lambda _, index: index})()))
-_SAMPLES: tuple[Any, ...] = (
-    *([], (), {}, {}.values(), {}.items(), set(), range(1), range(1 << 70), "", b"", deque(), reversed([])),
-)
-ITERATORS = (
-    SEQUENCE_ITERATOR,
-    *(type(iter(items)) for items in _SAMPLES),
-    *(enumerate, zip, map, filter, reversed, type(iter(int, 1)), type(itertools.tee([])[0])),
-    *(kind for kind in vars(itertools).values() if isinstance(kind, type) and kind is not itertools.count),
-)
 # The attribute in which each kind has its frame.
 GENERATOR_KINDS = {
     types.GeneratorType: "gi_frame",
     types.CoroutineType: "cr_frame",
     types.AsyncGeneratorType: "ag_frame",
 }
-_OUTSIDE = frozenset(("subprocess", "socket", "multiprocessing", "concurrent", "_socket"))
+_NUMBERS_AND_TEXTS: tuple[Any, ...] = (int, float, str, bytes)
+_OUTSIDE = frozenset(("subprocess", "socket", "multiprocessing", "concurrent", "_socket", "sqlite3"))
 _ALIVE = frozenset(
     (
         *("Popen", "socket", "Process", "Connection", "ForkProcess", "SpawnProcess", "SyncManager", "BaseProxy"),
@@ -70,7 +49,7 @@ _ALIVE = frozenset(
         *("Queue", "SimpleQueue"),
     )
 )
-_HASHES = frozenset(("_hashlib", "_blake2", "_md5", "_sha1", "_sha2", "_sha3", "_sha256", "_sha512"))
+_PROBES = ("hexdigest", "qsize")  # of objects in C that tell nothing else; they change nothing
 _OWN_GENERATORS = (np.random.mtrand._rand, random._inst)  # private: of the modules; a test tells if they move
 _SAMPLE_BYTES = 1 << 20
 _MOST_TENSOR_BYTES = 1 << 26
@@ -85,7 +64,7 @@ def text_of(value: Any) -> str | None:
     return _text_function(kind)(value)
 
 
-def own_text_of(value: Any) -> str:  # noqa: PLR0911 - one case per kind
+def own_text_of(value: Any) -> str:
     """Return the text of an object that is known by its parts, without them."""
     kind: Any = type(value)
     if kind is types.FunctionType:
@@ -97,32 +76,27 @@ def own_text_of(value: Any) -> str:  # noqa: PLR0911 - one case per kind
     if issubclass(kind, CONTAINERS):
         return _text_of_container(value)
     if kind in GENERATOR_KINDS:
-        frame = frame_of_generator(value)
+        frame = getattr(value, GENERATOR_KINDS[kind])
         at = frame.f_lasti if frame is not None and is_users_frame(frame) else 0
         return "generator that ended" if frame is None else f"generator at {at}"
-    if kind is SEQUENCE_ITERATOR:
-        return f"iterator at {value.__reduce__()[-1]}"
-    if kind in ITERATORS:
-        return f"{kind.__qualname__} with {operator.length_hint(value, -1)} left"
     return f"<{kind.__qualname__}>"
 
 
-def number_of(value: Any) -> int | float | None:
-    """Return how far a number or an iterator is, up to a constant; None for another value."""
-    kind = type(value)
-    if kind in (int, float):
-        number: int | float = value
-        return number
-    if kind is SEQUENCE_ITERATOR:
-        place = value.__reduce__()[-1]
-        return place if type(place) is int else None
-    return -operator.length_hint(value, 0) if kind in ITERATORS else None
+def reduced(value: Any) -> tuple[Any, ...]:
+    """Return how an object of the standard library, or of NumPy, is made again: a function, arguments, state, items.
 
-
-def frame_of_generator(value: Any) -> types.FrameType | None:
-    """Return the frame of a generator or coroutine; None once it has ended."""
-    frame: types.FrameType | None = getattr(value, GENERATOR_KINDS[type(value)])
-    return frame
+    Nothing for an object that Python cannot copy, and for one of another library or of the user's.
+    """
+    kind: Any = type(value)
+    if kind.__module__.partition(".")[0].lstrip("_") not in _STANDARD:
+        return ()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python 3.12 deprecates what 3.14 removes for iterators of itertools
+            parts = value.__reduce_ex__(4)
+    except (TypeError, ValueError):  # it cannot be copied, or is closed
+        return ()
+    return parts if type(parts) is tuple else ()
 
 
 def extends_plain(kind: Any) -> bool:
@@ -187,18 +161,9 @@ def _text_of_extended(value: Any) -> str:
     return f"{type(value).__qualname__} {base.__repr__(value)[:_MOST_TEXT]}"
 
 
-def _text_of_bytes(value: Any) -> str:
-    return f"{type(value).__name__} {len(bytes(value))} {_digest(bytes(value))}"
-
-
-def _text_of_memory_file(value: Any) -> str:
-    return "closed" if value.closed else f"{type(value).__name__} {value.tell()} {_text_of_atom(value.getvalue())}"
-
-
 def _text_of_file(value: Any) -> str:
-    if value.closed or not value.readable() or value.writable() or not value.seekable():
-        return "file"
-    return f"file at {(value.buffer if type(value) is io.TextIOWrapper else value).tell()}"
+    is_read = not value.closed and value.readable() and not value.writable() and value.seekable()
+    return f"file at {getattr(value, 'buffer', value).tell()}" if is_read else "file"
 
 
 def _text_of_tensor(value: ms.Tensor) -> str:
@@ -213,18 +178,6 @@ def _text_of_generator(value: Any) -> str | None:
         return "the process's generator"
     state = generator_of(value)
     return None if state is None else text_of_state(state)
-
-
-def _text_of_database(value: Any) -> str:
-    try:
-        return f"database after {value.total_changes} changes"
-    except __import__("sqlite3").ProgrammingError:
-        return "database that is closed"
-
-
-def _text_of_event(value: Any) -> str:
-    own = own_attributes(value)
-    return f"{type(value).__name__} {own.get('_value', own.get('_flag'))}"
 
 
 def _text_of_set(value: Any) -> str:
@@ -278,19 +231,13 @@ def _digest_of_code(code: types.CodeType) -> str:
 
 
 _ATOMS = frozenset(ATOMS)
-_EXACT: dict[Any, Callable[[Any], str | None]] = {
-    **dict.fromkeys(ATOMS, _text_of_atom),
-    **dict.fromkeys(_SIMPLE, written),
-    **dict.fromkeys((bytearray, array.array), _text_of_bytes),
-    **dict.fromkeys((io.StringIO, io.BytesIO), _text_of_memory_file),
-    queue.SimpleQueue: lambda value: f"queue of {value.qsize()}",
-}
+_STANDARD = frozenset(name.lstrip("_") for name in sys.stdlib_module_names) | {"builtins", "numpy"}
 _BY_BASE: tuple[tuple[Any, Callable[[Any], str | None]], ...] = (
     (nn.Cell, lambda _: None),
     (CONTAINERS, _text_of_atoms),
+    ((io.StringIO, io.BytesIO), lambda _: None),
     ((io.TextIOWrapper, io.BufferedReader), _text_of_file),
     (io.IOBase, lambda _: "file"),
-    ((threading.Semaphore, threading.Event), _text_of_event),
     (np.generic, lambda value: f"{type(value).__name__} {value!r}"),
     (enum.Enum, lambda value: f"{type(value).__qualname__}.{own_attributes(value).get('_name_')}"),
     (ms.Tensor, _text_of_tensor),
@@ -299,23 +246,24 @@ _BY_BASE: tuple[tuple[Any, Callable[[Any], str | None]], ...] = (
     (PurePath, lambda value: f"{type(value).__name__} {value}"),
     ((set, frozenset), _text_of_set),
     (GENERATORS, _text_of_generator),
+    (threading.Semaphore, lambda value: f"Semaphore {own_attributes(value).get('_value')}"),
+    (threading.Event, lambda value: f"Event {own_attributes(value).get('_flag')}"),
     (np.random.SeedSequence, lambda value: f"SeedSequence {value.n_children_spawned}"),
-    (CTYPES, _text_of_bytes),
 )
 
 
 @functools.lru_cache(maxsize=4096)
 def _text_function(kind: Any) -> Callable[[Any], str | None]:
     """Return what gives the texts of values of a class."""
-    if kind in _EXACT:
-        return _EXACT[kind]
-    library = library_of(kind)
-    if library == "sqlite3" and kind.__name__ == "Connection":
-        return _text_of_database
-    if library in _HASHES and hasattr(kind, "hexdigest"):
-        return lambda value: f"hash {value.hexdigest()}"
-    if library in _OUTSIDE and not is_users_class(kind) and kind.__name__ in _ALIVE:
+    if kind in _ATOMS:
+        return _text_of_atom
+    if library_of(kind) in _OUTSIDE and not is_users_class(kind) and kind.__name__ in _ALIVE:
         return lambda _: OUTSIDE
     if extends_plain(kind):
         return _text_of_extended
-    return next((function for base, function in _BY_BASE if issubclass(kind, base)), lambda _: None)
+    for base, function in _BY_BASE:
+        if issubclass(kind, base):
+            return function
+    is_in_c = library_of(kind).startswith("_") and not is_users_class(kind)
+    probe = next((name for name in _PROBES if is_in_c and hasattr(kind, name)), None)
+    return lambda value: None if probe is None else f"{kind.__name__} {getattr(value, probe)()}"

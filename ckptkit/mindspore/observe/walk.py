@@ -1,7 +1,7 @@
 """Walks the Python state that a training reaches, breadth first, and describes each part by its path: `Walk`.
 
-A path says how the next process gets there again: a `Root`, then `Step`s. Each object has one path, the shortest. What
-checkpoints store already is left out.
+A path says how the next process gets there again: a `Root`, then `Step`s. An object's parts have one path, the
+shortest. What checkpoints store already is left out.
 
 Guarantees: bounded in objects and depth; reads objects and runs no code of the user's. Main thread only.
 """
@@ -21,9 +21,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.observe.attributes import CACHED, PROXIES, behind_proxy
+from ckptkit.mindspore.observe.attributes import CACHED
 from ckptkit.mindspore.observe.liveness import code_names
-from ckptkit.mindspore.observe.parts import MISSING, Known, content_of, parts_of
+from ckptkit.mindspore.observe.parts import Known, content_of, parts_of
 from ckptkit.mindspore.observe.paths import Chain, Root, Step
 from ckptkit.mindspore.observe.users import is_users_class, is_users_function, library_of
 from ckptkit.mindspore.observe.values import ATOMS, CONTAINERS, GENERATORS, own_text_of, text_of
@@ -35,8 +35,6 @@ _NEVER = (
     *(types.FrameType, types.CodeType, types.TracebackType, type(threading.Lock())),
     *(type(threading.RLock()), threading.Condition, re.Pattern, type(sys.flags)),
 )
-_MUTABLE = (list, dict, deque, set, bytearray, np.ndarray, ms.Tensor, *GENERATORS)
-_KNOWN_BY_TEXT_AND_PARTS = (enum.Enum, ms.Parameter)
 _EXTENDED_BY_USERS = (ms.Tensor, np.ndarray, *GENERATORS, *CONTAINERS)
 _RANDOM_OR_TIME = frozenset(
     ("random", "rand", "randn", "randint", "normal", "uniform", "choice", "shuffle", "permutation", "time")
@@ -88,15 +86,12 @@ class Walk:
         known: The argument.
         nodes: What was reached, by path.
         seen: The objects whose parts were walked, by ``id``.
-        aliases: Further nodes of containers and arrays, by ``id``, which have one path in `nodes`.
     """
 
     def __init__(self, known: Known) -> None:
         self.known = known
         self.nodes: dict[str, Node] = {}
         self.seen: dict[int, Node] = {}
-        self.aliases: dict[int, list[Node]] = {}
-        self._leaves: set[int] = set()
         self._waiting: deque[Node] = deque()
 
     def add(self, root: Root, value: Any) -> None:
@@ -112,9 +107,6 @@ class Walk:
                 self._visit(node)
 
     def _visit(self, node: Node) -> None:
-        if type(node.value) in PROXIES:
-            node.value = behind_proxy(node.value)
-            node.identity = id(node.value)
         value = node.value
         kind: Any = type(value)
         if kind in _ATOMS:
@@ -128,20 +120,15 @@ class Walk:
             return
         if not _is_walked(kind):
             return
-        if id(value) in self._leaves:
-            self.aliases.setdefault(id(value), []).append(node)
-            return
         if id(value) in self.known.data:
             node.text = f"{OF_DATA}{self.known.data[id(value)]}"
             self.nodes[node.path] = node
             return
-        if issubclass(kind, _MUTABLE):
-            self._leaves.add(id(value))
         text = _text_of_cache(value) if kind is CACHED else text_of(value)
         node.text = own_text_of(value) if text is None else text
         if library_of(kind) != "ckptkit":
             self.nodes[node.path] = node
-        has_parts = text is None or kind is CACHED or issubclass(kind, _KNOWN_BY_TEXT_AND_PARTS)
+        has_parts = text is None or kind is CACHED or issubclass(kind, (enum.Enum, ms.Parameter))
         has_parts = has_parts or (issubclass(kind, _EXTENDED_BY_USERS) and is_users_class(kind))
         if has_parts and id(value) not in self.seen and node.depth < _MOST_DEPTH:
             self.seen[id(value)] = node
@@ -168,27 +155,20 @@ def _text_of_cache(function: Any) -> str:
     return f"cache of {function.cache_info().currsize}" if _reads_state(function) else "cache"
 
 
-def _reads_state(function: Any, depth: int = 0) -> bool:
+def _reads_state(function: Any) -> bool:
     """Return whether a cached function names what can change, so that its values cannot be computed again."""
-    function = function.__wrapped__ if type(function) is CACHED else function
-    if type(function) is types.MethodType:
-        return True
-    if type(function) is not types.FunctionType or depth > 4 or not is_users_function(function):
-        return False
-    code = function.__code__
+    wrapped = function.__wrapped__
+    if type(wrapped) is not types.FunctionType or not is_users_function(wrapped):
+        return type(wrapped) is types.MethodType
+    code = wrapped.__code__
     names, attributes = code_names(code)
-    if attributes & _RANDOM_OR_TIME or (code.co_argcount and code.co_varnames[0] == "self"):
-        return True
-    values = [function.__globals__.get(name) for name in names]
-    values += [content for cell in function.__closure__ or () if (content := content_of(cell)) is not MISSING]
-    changing = (nn.Cell, ms.Parameter, *GENERATORS, list, dict, set)
-    functions = (types.FunctionType, CACHED, types.MethodType)
-    return any(
-        issubclass(type(value), changing)
-        or (_reads_state(value, depth + 1) if type(value) in functions else _is_users_object(value))
-        for value in values
-    )
+    values = [wrapped.__globals__.get(name) for name in names]
+    values += [content_of(cell) for cell in wrapped.__closure__ or ()]
+    is_method = code.co_varnames[:1] == ("self",)
+    return is_method or bool(attributes & _RANDOM_OR_TIME) or any(map(_can_change, values))
 
 
-def _is_users_object(value: Any) -> bool:
-    return not issubclass(type(value), type) and is_users_class(type(value))
+def _can_change(value: Any) -> bool:
+    kind: Any = type(value)
+    is_function = issubclass(kind, (type, types.FunctionType))
+    return not is_function and (issubclass(kind, (nn.Cell, list, dict, set, *GENERATORS)) or is_users_class(kind))

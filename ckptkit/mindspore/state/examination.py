@@ -60,6 +60,7 @@ class Examination:
         self._begins = False  # the run, and does not go on
         self._has_saved = False
         self._is_readable = True  # what the observer reads
+        self._parameters: set[int] = set()  # the ids of those of the cells
         self._observer = Observer(self._reached, self._counters, ignore=ignore)
         self._compared: Observer | None = None  # its looks leave those that decide what is stored as they are
         self._told: set[str] = set()
@@ -210,7 +211,7 @@ class Examination:
 
     def _tell(self) -> None:
         """Say what is stored, and what cannot be, once."""
-        new = [path for path in self._observer.slots if path not in self._told]
+        new = [path for path in self._observer.shown if path not in self._told]
         if new:
             _log.info("%s", stored(new))
         unstored = {path: why for path, why in self._observer.unstored.items() if f"!{path}" not in self._told}
@@ -233,7 +234,9 @@ class Examination:
         known.parameters = dict(tensors)
         known.stored |= {id(tensor) for tensor in tensors.values()}
         cells = sources.every_cell()
-        known.stored |= {id(parameter) for cell in cells for parameter in cell.get_parameters()}
+        if not self._observer.has_begun:  # later ones are refused
+            self._parameters = {id(parameter) for cell in cells for parameter in cell.get_parameters()}
+        known.stored |= self._parameters
         for cell in cells:
             if hasattr(cell, "param_groups"):  # the groups of an experimental optimizer
                 known.parts.setdefault(id(cell), set()).add("param_groups")

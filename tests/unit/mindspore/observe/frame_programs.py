@@ -37,8 +37,6 @@ PROGRAMS = {
     "module called": "START\ndef run(batch):\n    global best, ema, patience, factor\n    STEP\nfor batch in batches:\n    run(batch)",
     "module comprehension": "START\ndef run(batch):\n    global best, ema, patience, factor\n    STEP\ndone = [run(batch) for batch in batches]",
     "module globals": "START\ndef train():\n    global best, ema, patience, factor\n    for batch in batches:\n        STEP\ntrain()",
-    "module exec": "exec('''START\nfor batch in batches:\n    STEP\n''', globals(), dict(batches=batches, note=note))",
-    "class body": "class Training:\n    START\n    for batch in batches:\n        STEP",
     "lambda": "def run(batch, state=[99.0, 0.0, 0, [1.0]]):\n    best, ema, patience, factor = state\n    STEP\n    return [best, ema, patience, factor]\ndef train(state=None):\n    act = lambda batch, old: run(batch, old)\n    state = [99.0, 0.0, 0, [1.0]]\n    for batch in batches:\n        state = act(batch, state)\ntrain()",
     "lambda default": "train = lambda state=(99.0, 0), kept=note: [state := (min(batch, state[0]), state[1] + batch) for batch in batches if kept(*state) or True]\ntrain()",
     "eval": "total = 0\neval('[(total := total + batch, note(total)) for batch in batches]')",

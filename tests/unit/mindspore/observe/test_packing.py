@@ -115,7 +115,7 @@ def again(value, present=None, *, references=None):
     references = {"list": list, "float": float, **(references or {})}
     names = {id(held): name for name, held in references.items()}
     packed = Packer(lambda held, path: names.get(id(held)), MOST_BYTES).slot("slot", value)
-    return Unpacker(references.get, class_of).slot(through_checkpoint(packed), present)
+    return Unpacker(references.get, class_of).slot(*through_checkpoint(packed), present)
 
 
 def described(value):  # noqa: PLR0911 - one case per kind reads like a table
@@ -165,7 +165,7 @@ VALUES = [
     *(Point(1, [2]), Phase.MAIN, Level.LOW, Rights.WRITE, Record(3, [0.5]), Frozen("a", 0.25), Slotted(2, [1])),
     with_attributes(HalfSlotted(), total=3, beside=[4]),
     with_attributes(Bag(a=[1]), note="n"),
-    *(Stack([1, [2]]), Tags({1, 2}), with_attributes(Window([1], 4), mean=0.5)),
+    Stack([1, [2]]),
     [Record(1), {"deep": (Point(0, deque([Slotted(0, [])])),)}],
     *(
         range(3, 9, 2),
@@ -181,7 +181,7 @@ VALUES = [
         datetime.timedelta(1, 2),
         datetime.time(1, 2),
     ),
-    *(bytearray(b"ab"), array.array("d", [0.5, 1.5]), itertools.count(5), itertools.count(5, 3), itertools.count(0.5)),
+    *(bytearray(b"ab"), itertools.count(5), itertools.count(5, 3), itertools.count(0.5)),
     *(itertools.cycle([1, 2, 3]), np.dtype("f4"), types.SimpleNamespace(a=[1]), datetime.timezone.utc),
 ]
 
@@ -271,9 +271,8 @@ IN_PLACE = [
     *(OrderedDict(a=1), OrderedDict(b=2, a=3), Counter("a"), Counter("bb")),
     *(defaultdict(list, {"a": 1}), defaultdict(list, {"b": 2}), np.zeros(3), np.array([1.0, 2.0, 3.0])),
     *(Record(1), Record(2, [0.5]), Frozen("a", 0.5), Frozen("b", 0.25), Slotted(1, []), Slotted(2, [3])),
-    *(Bag(a=1), with_attributes(Bag(b=2), note=1), Stack([1]), Stack([2, 3]), Tags({1}), Tags({2})),
-    *(Window([1], 2), Window([2], 2), bytearray(b"a"), bytearray(b"bc")),
-    *(array.array("i", [1]), array.array("i", [2, 3])),
+    *(Bag(a=1), with_attributes(Bag(b=2), note=1), Stack([1]), Stack([2, 3])),
+    *(bytearray(b"a"), bytearray(b"bc")),
 ]
 
 
@@ -288,7 +287,6 @@ def test_what_is_there_already_changes_in_place(present, saved):
 HOLDERS = [
     *(lambda held: [held], lambda held: {"a": held}, lambda held: (held,), lambda held: deque([held])),
     *(lambda held: Record(0, held), lambda held: Bag(a=held), lambda held: Stack([held]), lambda held: Point(0, held)),
-    lambda held: Window([held]),
 ]
 
 
@@ -314,10 +312,10 @@ def test_a_memmap_keeps_its_file(tmp_path):
 
 def test_a_new_value_shares_no_memory_with_the_saved_one():
     saved = {"array": np.zeros(3), "list": [1]}
-    packed = Packer(lambda held, path: None, MOST_BYTES).slot("slot", saved)
+    first, packed = Packer(lambda held, path: None, MOST_BYTES).slot("slot", saved)
     saved["array"][:] = 9
     saved["list"].append(2)
-    value = Unpacker(lambda reference: None, class_of).slot(packed)
+    value = Unpacker(lambda reference: None, class_of).slot(first, packed)
     assert (value["array"].tolist(), value["list"]) == ([0, 0, 0], [1])
 
 
@@ -335,23 +333,11 @@ def test_iterators_go_on_where_they_were(items, begin, steps):
     assert [*restored] == [*again_restored] == [*saved]
 
 
-@pytest.mark.parametrize("begin", [iter, reversed])
-def test_an_iterator_over_a_list_that_is_there_goes_on_over_it(begin):
-    present = [9, 9, 9]
-    iterator = begin(present)
-    assert again(advanced(begin([1, 2, 3]), 1), iterator) is iterator
-    assert present == [1, 2, 3]
-    present[1] = 5
-    assert [*iterator] == ([5, 3] if begin is iter else [5, 1])
-
-
 def test_references_lead_to_the_objects_of_the_new_process():
     elsewhere = Meter()
     references = {"meter": elsewhere, "function": advanced, "class": Record}
-    value = again([elsewhere, advanced, Record, elsewhere.add], references=references)
-    assert [part is held for part, held in zip(value, (elsewhere, advanced, Record), strict=False)] == [True] * 3
-    value[3]()
-    assert elsewhere.total == 1
+    value = again([elsewhere, advanced, Record], references=references)
+    assert [part is held for part, held in zip(value, (elsewhere, advanced, Record), strict=True)] == [True] * 3
 
 
 def test_a_class_with_a_new_of_its_own_fills_objects_and_makes_none():
@@ -406,7 +392,8 @@ REFUSED = [
     *((lambda: ctypes.c_int(1), "c_int"), (lambda: (ctypes.c_double * 2)(1), "c_double"), (lambda: Ident(7), "Ident")),
     *((lambda: Pair((1, 2)), "Pair"), (lambda: Keys({1}), "Keys"), (lambda: np.datetime64("2020-01-01"), "datetime64")),
     *((lambda: Rate(0.5), "Rate"), (lambda: Word("w"), "Word"), (lambda: zip(x for x in ()), "generator")),
-    *((lambda: np.zeros(2, ">f8"), ">f8"), (lambda: np.complex128(1), "complex128")),
+    *((lambda: np.zeros(2, ">f8"), ">f8"), (lambda: np.complex128(1), "complex128"), (lambda: Tags({1}), "Tags")),
+    *((lambda: Window([1]), "Window"), (lambda: array.array("d"), "array.array"), (lambda: [].append, "method")),
 ]
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import types
 
 import pytest
 from mindspore import nn
 from unit.mindspore.observe.lives import reached
 
 from ckptkit.mindspore.observe.parts import Known
-from ckptkit.mindspore.observe.roots import Roots, codes_of, users_frames
+from ckptkit.mindspore.observe.roots import Roots, users_frames
 from ckptkit.mindspore.observe.walk import Walk
 
 globals()["__name__"] = "ckptkit.tests"  # the frames of tests are none of the user's; those of scripts are
@@ -130,13 +129,3 @@ def test_iterators_of_the_users_around_the_batches_are_roots():
     found = [str(node.step) for node in walk.nodes.values() if node.parent is None and node.step.kind == "iterator"]
     assert found == ["enumerate around the batches"]
     assert next(around, None) is None
-
-
-def test_code_of_functions_and_methods_of_the_users_is_found():
-    module = types.ModuleType("users_script")
-    exec(  # noqa: S102
-        "class A:\n    def f(self): ...\n    @property\n    def p(self): ...\n    @staticmethod\n    def s(): ...\n",
-        vars(module),
-    )
-    assert {code.co_name for code in codes_of(module.A)} == {"f", "p", "s"}
-    assert [*codes_of(nn.Dense)] == [*codes_of(print)] == [*codes_of(3)] == []

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import collections
-import datetime
-import decimal
 import enum
-import fractions
-import io
-import itertools
 import json
 import pathlib
 import random
@@ -19,7 +14,7 @@ import pytest
 from mindspore import nn
 from support.process import python
 
-from ckptkit.mindspore.observe.values import number_of, text_of
+from ckptkit.mindspore.observe.values import text_of
 
 
 class Phase(enum.Enum):
@@ -46,8 +41,6 @@ def values():
     spawning.spawn(2)
     advanced = [np.random.default_rng(1), random.Random(1), np.random.RandomState(1), np.random.PCG64(4)]
     advanced[0].random(), advanced[1].random(), advanced[2].random_sample(), advanced[3].random_raw()
-    text = io.StringIO("abc")
-    text.read(1)
     return [
         *(None, False, True, 0, 1, 2**70, 10**5000, 0.0, -0.0, 1.0, float("nan"), float("inf"), 1j, "", "1", b"", b"1"),
         *("x" * 300, "x" * 299 + "y", b"x" * 300, np.float32(1), np.float64(1), np.int64(1), np.bool_(True)),
@@ -55,15 +48,10 @@ def values():
             Phase.WARM,
             Phase.MAIN,
             Ident(1),
-            decimal.Decimal("1"),
-            decimal.Decimal("1.0"),
-            fractions.Fraction(1),
-            range(3),
         ),
-        *(slice(3), pathlib.Path("a"), pathlib.PurePosixPath("a"), datetime.date(2020, 1, 1), datetime.timedelta(1)),
-        *(bytearray(b"1"), {1}, {1, 2}, {"a", "b", "c"}, frozenset({1}), {(1, "a")}, {(1, "b")}, itertools.count(1)),
+        *(pathlib.Path("a"), pathlib.PurePosixPath("a")),
+        *({1}, {1, 2}, {"a", "b", "c"}, frozenset({1}), {(1, "a")}, {(1, "b")}),
         *(
-            itertools.count(1, 2),
             *arrays(),
             np.zeros((1, 1)),
             np.zeros(1),
@@ -85,9 +73,8 @@ def values():
             np.random.RandomState(1),
             np.random.PCG64(3),
             *advanced,
-            io.BytesIO(b"a"),
         ),
-        *(io.StringIO("abc"), text, ..., np.array("2020", "M8[D]"), np.array(["a", "b"])),
+        *(np.array("2020", "M8[D]"), np.array(["a", "b"])),
     ]
 
 
@@ -123,20 +110,6 @@ def test_a_tensor_without_data_or_above_64_mib_is_not_read():
     value = ms.Tensor(shape=(3,), dtype=ms.float32, init="ones")
     assert text_of(value) == "tensor Float32(3,)"
     assert value.has_init
-
-
-class Sequence:
-    def __getitem__(self, index):
-        return index
-
-
-def test_numbers_and_iterators_say_how_far_they_are():
-    items, indexed = iter([1, 2, 3]), iter(Sequence())
-    for iterator in (items, indexed):
-        before = number_of(iterator)
-        next(iterator)
-        assert number_of(iterator) - before == 1
-    assert [number_of(value) for value in (3, 0.5, True, "3", Ident(3), None)] == [3, 0.5, None, None, None, None]
 
 
 @pytest.mark.parametrize("value", [nn.Dense(1, 1), [[]], ([],), {"a": []}, object(), lambda: 0, iter([])])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import _thread
 import functools
 import signal
-import threading
 import types
 
 import mindspore as ms
@@ -16,7 +14,6 @@ from support.training import adam, begin_process
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError, SaveFailedError
-from ckptkit.mindspore.state.open_batch import OpenBatch
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
@@ -466,19 +463,3 @@ def test_handler_that_resets_its_signal_saves_no_batch_by_half(tmp_path, handled
         job.manager.step(job.state)
     assert len(refused) == 1
     job.manager.close()
-
-
-def test_first_function_of_a_program_is_no_handler_of_a_signal():
-    """``python -m`` gives a number and nothing to its first function, and nothing is what that has as its caller."""
-    refused, ended = [], threading.Event()
-
-    def first(number, nothing):
-        try:
-            OpenBatch(is_handed_out=False).refuse(3)
-        except ResumeError as error:
-            refused.append(error)
-        ended.set()
-
-    _thread.start_new_thread(first, (True, None))
-    assert ended.wait(60)
-    assert refused == []
