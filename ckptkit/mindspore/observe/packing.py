@@ -36,7 +36,7 @@ from ckptkit.mindspore.observe.attributes import attributes_of, items_of_dict, o
 from ckptkit.mindspore.observe.users import is_users_class
 from ckptkit.mindspore.observe.values import ATOMS, GENERATORS, extends_plain, generator_of, reduced, text_of
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
-from ckptkit.mindspore.rng import spawned_of
+from ckptkit.mindspore.rng import restore_generator, spawned_of
 
 _MOST_DEPTH = 24
 _LEAST_ADDRESS = 1 << 24
@@ -282,7 +282,7 @@ class Unpacker:
         if tag == "tensor":
             return _filled_tensor(present, *held)
         if tag == "generator":
-            return _filled_generator(present, held[0], self._value(held[1]), held[2])
+            return _filled_generator(present, held[0], self._value(held[1]))  # which has the number of children, too
         return self._resolve(held[0])  # "reference"
 
     def _array(self, present: Any, value: Any) -> Any:
@@ -367,18 +367,12 @@ def _filled_tensor(present: Any, dtype: str, bits: Any, name: str | None, requir
     return present
 
 
-def _filled_generator(present: Any, kind: str, state: Any, children: int) -> Any:
+def _filled_generator(present: Any, kind: str, state: Any) -> Any:
     if type(present).__name__ != kind:
         make: Any = getattr(random if kind == "Random" else np.random, kind)
         present = make(getattr(np.random, state["bit_generator"])()) if kind == "Generator" else make()
-    if isinstance(present, np.random.Generator):
-        present.bit_generator.state = {name: part for name, part in state.items() if name != "spawned"}
-        if children > spawned_of(present):
-            present.spawn(children - spawned_of(present))
-    elif isinstance(present, np.random.BitGenerator):
+    if isinstance(present, np.random.BitGenerator):
         present.state = state
-    elif isinstance(present, np.random.RandomState):
-        present.set_state(state)
     else:
-        present.setstate(state)
+        restore_generator(present, state)
     return present
