@@ -53,8 +53,7 @@ class Examination:
         warn_if_untried()
         self._sources = sources
         self._strict = strict
-        self._is_judged = False
-        self._judged: tuple[Finding, ...] = ()
+        self._judged: tuple[Finding, ...] | None = None
         self._memory = CompiledMemory(sources.parameters, sources.cells, Addresses(sources.tensors).moved)
         self._callbacks: list[object] = []
         self._begins = False  # the run, and does not go on
@@ -87,11 +86,11 @@ class Examination:
 
     def judge(self) -> None:
         """Report the findings, once; ResumeError if ``strict`` refuses one, also at the next call."""
-        if not self._is_judged:
-            self._judged = self.findings()
-            self._report(self._judged)
+        if self._judged is None:
+            findings = self.findings()
+            self._report(findings)
             warn_if_no_weight_changes(self._sources.parameters.tensors())
-            self._is_judged = True
+            self._judged = findings
 
     def load(self, observed: Mapping[str, Any] | None) -> None:
         """Keep what a checkpoint holds of the script's own state until `begin`; None as a run begins."""
@@ -109,7 +108,7 @@ class Examination:
             self._compared.begin()
             self.began = self.reached(sys._getframe(1))
         self._sources.is_compiled = self._observer.reaches_compiled and not self._sources.by_model()
-        known = {finding.why for finding in self._judged}
+        known = {finding.why for finding in self._judged or ()}
         self._report([finding for finding in self.findings() if finding.why not in known])
         self._observer.reached_code = []
         if lost or differs:
