@@ -118,6 +118,15 @@ def run_python(
     return Ended(returncode, out.read_text(errors="replace"), err.read_text(errors="replace"), repeat, logs)
 
 
+def module_path() -> str:
+    """Return where another interpreter finds the modules of the tests, as PYTHONPATH.
+
+    Without what lies in this environment, which it finds itself: MindSpore puts its own folders in front when it
+    rewrites a network, and one of them has a module named ``math``.
+    """
+    return os.pathsep.join(path for path in sys.path if path and not path.startswith((sys.prefix, sys.base_prefix)))
+
+
 def python(
     *arguments: object,
     expect: int | None = 0,
@@ -139,14 +148,9 @@ def python(
         subprocess.TimeoutExpired: If the process had to be killed.
     """
     streams = {} if also.keys() & {"stdout", "stderr"} else {"capture_output": True}
-    installed = (
-        sys.prefix,
-        sys.base_prefix,
-    )  # the interpreter finds these itself, and nothing that a test has added there
-    paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path and not path.startswith(installed))}
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
-        env={**os.environ, **paths, **(environment or {})},
+        env={**os.environ, "PYTHONPATH": module_path(), **(environment or {})},
         text=True,
         timeout=timeout,
         check=False,
@@ -174,18 +178,13 @@ def forked(
     """
     if ALWAYS_FRESH.is_set():
         return python(*arguments, expect=expect, timeout=timeout, environment=environment, stdin=subprocess.DEVNULL)
-    installed = (
-        sys.prefix,
-        sys.base_prefix,
-    )  # the interpreter finds these itself, and nothing that a test has added there
-    paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path and not path.startswith(installed))}
     texts = [*map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "stdout"), Path(folder, "stderr")
         request = {
             "arguments": texts,
             "folder": os.getcwd(),
-            "environment": {**os.environ, **paths, **(environment or {})},
+            "environment": {**os.environ, "PYTHONPATH": module_path(), **(environment or {})},
             "out": str(out),
             "err": str(err),
             "timeout": timeout,
@@ -225,7 +224,7 @@ class WarmServer:
             env={
                 **os.environ,
                 "GLOG_v": "3",
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "PYTHONPATH": module_path(),
                 **(environment or {}),
             },
             stdin=subprocess.PIPE,  # the server ends when this process does, since nobody holds the other end then
