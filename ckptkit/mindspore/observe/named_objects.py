@@ -1,7 +1,7 @@
 """Lists the objects that Python code names, by its bytecode, and what the user's functions among them name in turn.
 
-A name such as ``a.b.c`` is looked up in globals, closures and the variables of a running frame. Local variables of
-other functions, arguments but ``self``, and results of calls are unknown. Runs no user code. Any thread.
+A name such as ``a.b.c`` is looked up in globals, closures, the variables of a running frame, and what other functions
+import or plainly assign. Arguments but ``self``, and results of calls are unknown. Runs no user code. Any thread.
 """
 
 from __future__ import annotations
@@ -94,25 +94,34 @@ def _scope_of(target: Any, compiled: bool) -> _Scope | None:
 
 
 def _named_in(scope: _Scope) -> Iterator[NamedObject]:
+    local = {**scope.local}
     spaces: dict[str, Mapping[str, Any]] = {"LOAD_GLOBAL": scope.module, "LOAD_NAME": scope.module}
-    spaces |= {"LOAD_FAST": scope.local, "LOAD_DEREF": scope.local, "IMPORT_NAME": sys.modules}
+    spaces |= {"LOAD_FAST": local, "LOAD_DEREF": local, "IMPORT_NAME": sys.modules}
     value, name, line = UNKNOWN, "", scope.code.co_firstlineno
+    package: tuple[str, Any] = "", UNKNOWN
     for step in _instructions_of(scope.code):
         line = step.starts_line or line
         is_attribute = step.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
+        if step.opname == "IMPORT_FROM":  # several may follow one package
+            name, value = package
         if is_attribute:
             name = step.argval if value is UNKNOWN else f"{name}.{step.argval}"
             value = attribute(value, step.argval)
+        elif step.opname in ("STORE_FAST", "STORE_DEREF"):
+            if step.argval not in scope.local:  # a running frame knows better
+                local[step.argval] = value
+            value = UNKNOWN
         elif type(step.argval) is str:
             is_text = step.opname == "LOAD_CONST"
             name, value = step.argval, step.argval if is_text else spaces.get(step.opname, {}).get(step.argval, UNKNOWN)
+            package = (name, value) if step.opname == "IMPORT_NAME" else package
         else:
             value = UNKNOWN
         if value is not UNKNOWN or is_attribute:
             where = f"{scope.code.co_name}() in {os.path.basename(scope.code.co_filename)}:{line}"
             yield NamedObject(value, name, where, scope.compiled)
         if type(step.argval) is types.CodeType:
-            yield from _named_in(scope._replace(code=step.argval))
+            yield from _named_in(scope._replace(code=step.argval, local=local))
 
 
 @functools.lru_cache(maxsize=2048)

@@ -12,7 +12,9 @@ import json
 import logging
 import math
 import os
+import sys
 import time
+import types
 import weakref
 
 import mindspore as ms
@@ -207,6 +209,36 @@ def asks_the_optimizer(self, run_context):
     optimizer.parameters[0].asnumpy()[0] = 1
 
 
+class Helper:
+    """Holds nothing, and reaches the network by its module."""
+
+    def update(self):
+        halve(0)
+
+
+HELPER = Helper()
+sys.modules["weights_of_job"] = types.ModuleType("weights_of_job")
+vars(sys.modules["weights_of_job"]).update(rate=RATE, halve=halve)
+
+
+def uses_a_local_variable(self, run_context):
+    helper = HELPER
+    helper.update()
+
+
+def imports_a_module(self, run_context):
+    import weights_of_job as weights
+
+    weights.halve(0)
+
+
+def imports_names(self, run_context):
+    from weights_of_job import halve as change
+    from weights_of_job import rate
+
+    change(rate)
+
+
 class Timed(contextlib.ContextDecorator):
     def __enter__(self):
         return self
@@ -295,7 +327,7 @@ class MixedIn(Mixed, ByParent):
 
 
 WRITES = [calls_what_writes, takes_the_network, takes_the_network_as_item, takes_the_network_by_get, has_a_lambda]
-WRITES += [is_decorated, asks_the_optimizer]
+WRITES += [is_decorated, asks_the_optimizer, uses_a_local_variable, imports_a_module, imports_names]
 KINDS = [type(one.__name__, (Callback,), {"on_train_step_end": one, "__module__": __name__}) for one in WRITES]
 KINDS += [HoldsAverage, Given, GivenAtTheBegin, Weak, Hook, ByChild, MixedIn]
 
