@@ -255,7 +255,8 @@ class Lanes:
         self._error: BaseException | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
-        self._raise()
+        if self._error is not None:
+            self.finish()  # before it is raised: Ctrl-C on the way out may keep `__exit__` from ending the threads
         if len(self._workers) < self._count:
             worker = Worker(self._run, self._name)
             self._workers.append(worker)  # first: it may run although Ctrl-C arrives in its start
@@ -282,9 +283,11 @@ class Lanes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._stop()
-        self._end()
+        try:
+            if error is not None:
+                self._stop()
+        finally:
+            self._end()
         self._error = None  # its traceback leads to this object, and to what the jobs held
 
     def _run(self) -> None:

@@ -17,6 +17,11 @@ from ckptkit.core.worker import FEW, each_of
 MANY = 3 * FEW
 
 
+def lost(number):
+    if number == FEW - 1:
+        raise ValueError(number)
+
+
 def left():
     """The threads that run; Python also lists one whose start was interrupted before it ran."""
     return [one for one in threading.enumerate() if one.name == "ckptkit-read" and one.is_alive()]
@@ -82,10 +87,11 @@ def test_ctrl_c_while_a_thread_starts_is_raised(runs, monkeypatch):
     assert ctrl_c.fired == 1
 
 
-def test_no_ctrl_c_leaves_a_thread():
+@pytest.mark.parametrize("function", [squared, lost])
+def test_no_ctrl_c_leaves_a_thread(function):
     for nth in itertools.count(1):
         ctrl_c = InterruptedCall(nth, (worker, threading))
-        caller = threading.Thread(target=_call, args=(ctrl_c,), daemon=True)
+        caller = threading.Thread(target=_call, args=(ctrl_c, function), daemon=True)
         caller.start()
         caller.join(10.0)
         assert not caller.is_alive(), f"place {nth} never ends"
@@ -97,6 +103,6 @@ def test_no_ctrl_c_leaves_a_thread():
             return
 
 
-def _call(ctrl_c):
-    with contextlib.suppress(KeyboardInterrupt), ctrl_c:
-        each_of(range(MANY), squared)
+def _call(ctrl_c, function):
+    with contextlib.suppress(KeyboardInterrupt, ValueError), ctrl_c:
+        each_of(range(MANY), function)
