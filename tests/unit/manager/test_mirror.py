@@ -40,7 +40,7 @@ from ckptkit.manager.options import ERROR_BUDGET, Mirror, Preemption, Saving, Sy
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.run.upload import Uploader, UploadPace
-from ckptkit.storage import LocalStorage, open_storage
+from ckptkit.storage import LocalStorage, RootLock, open_storage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
@@ -1512,6 +1512,21 @@ def test_takeover_seen_by_the_sweep_stops_training():
         with pytest.raises(StaleAttemptError, match="taken over"):
             one.collect(tolerate=True)
     assert uploading.asked == [str(A)]
+
+
+def test_failure_with_no_commit_to_upload_is_not_raised(monkeypatch, caplog):
+    """Neither is one that an upload has made good since: `collect` may look at any moment of the thread."""
+
+    def refuse(self):
+        raise StorageError("no locks here")
+
+    monkeypatch.setattr(RootLock, "share", refuse)
+    one = behind(Uploading(), tolerant=False)
+    one.begin(None)
+    one.settle(LONG.total_seconds)
+    one.collect()
+    one.finish(LONG.total_seconds)
+    assert "no locks here" in caplog.text
 
 
 def test_each_upload_counts_its_bytes_from_zero(tmp_path):
