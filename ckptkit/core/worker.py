@@ -355,14 +355,19 @@ def each_of(
     """
     if len(items) <= few or threads < 2:
         return [function(item) for item in items]
+    left = deque(enumerate(items))  # and not a job for each: handing one over waits for the GIL twice
     results: dict[int, Result] = {}
 
-    def call(at: int, item: Item) -> None:
-        if not lanes.stop.is_open:
+    def run() -> None:
+        while left and not lanes.stop.is_open:
+            try:
+                at, item = left.popleft()
+            except IndexError:  # another thread took the last one
+                return
             results[at] = function(item)
 
     with Lanes(threads, at_stop=stop, name="ckptkit-read") as lanes:
-        for at, item in enumerate(items):
-            lanes.submit(functools.partial(call, at, item))
+        for _ in range(min(threads, len(items))):
+            lanes.submit(run)
         lanes.finish()
     return [results[at] for at in range(len(items))]

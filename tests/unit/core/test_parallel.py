@@ -52,6 +52,15 @@ def test_first_error_is_raised_and_the_rest_is_not_called():
     assert left() == []
 
 
+def test_threads_take_the_items_themselves(monkeypatch):
+    """Beside a training that computes in Python, handing one over takes longer than most calls."""
+    handed = []
+    submit = worker.Lanes.submit
+    monkeypatch.setattr(worker.Lanes, "submit", lambda lanes, job: (handed.append(job), submit(lanes, job)))
+    assert each_of(range(500), squared, threads=4) == [number * number for number in range(500)]
+    assert len(handed) == 4
+
+
 def test_error_keeps_nothing_until_the_collector_runs():
     class Memory:
         pass
