@@ -363,14 +363,14 @@ class Run:
         looks whether that commit is still there and this attempt still owns the run.
         """
         with self._stalling():
-            begun, numbers = self._monotonic(), _numbers(metrics)
+            begun = self._monotonic()
             if self.rank_sync.is_alone:  # what is committed needs no capture, which waits for the device and may fail
                 self.results.drain()
                 self._collect()
-                there = self.saver.committed_at(state.progress(), numbers)
+                there = self.saver.committed_at(state.progress(), _numbers(metrics))
                 if there is not None:
                     return self._confirm(there, state.progress())
-            moment = self._moment(state, numbers, begun, is_final=is_final)
+            moment = self._moment(state, metrics, begun, is_final=is_final)
             said = self._meet_idle(moment)
             committed = CheckpointName.parse(said[0].committed or "")
             if committed is None:
@@ -391,7 +391,7 @@ class Run:
                 self._skip(progress, self._monotonic())
                 return None
         try:
-            moment = self._moment(state, _numbers(metrics), self._monotonic(), rewound=stored_at != progress)
+            moment = self._moment(state, metrics, self._monotonic(), rewound=stored_at != progress)
         except IncompleteStepError:
             if not self.rank_sync.is_alone:
                 raise
@@ -412,7 +412,7 @@ class Run:
     def _moment(
         self,
         state: Capturable,
-        metrics: dict[str, float],
+        metrics: Metrics,
         begun: float,
         *,
         rewound: bool = False,
@@ -420,15 +420,16 @@ class Run:
     ) -> _Moment:
         """Capture the state, or with ``rewound`` the start of the cycle; an error ends training in all ranks."""
         self._collect()
+        # At least once: ranks that began with different weights, or train apart, would store a mixture of them.
+        compares = self._setup.ranks.check_replicas or self._number == 0
         try:
+            numbers = _numbers(metrics)
             capture = state.capture_cycle_start() if rewound else state.capture()
+            replicas = self.rank_sync.replicas_of(capture.leaves) if compares else None
         except Exception as error:
             self.rank_sync.words(RankStatus(end=RankFailure.of(error)), error)
             raise
-        # At least once: ranks that began with different weights, or train apart, would store a mixture of them.
-        compares = self._setup.ranks.check_replicas or self._number == 0
-        replicas = self.rank_sync.replicas_of(capture.leaves) if compares else None
-        return _Moment(capture, metrics, replicas, begun, is_final)
+        return _Moment(capture, numbers, replicas, begun, is_final)
 
     def _meet_idle(self, moment: _Moment) -> list[RankStatus]:
         """Meet as `_meet` does, once no rank is writing.

@@ -460,21 +460,22 @@ def test_rank_whose_part_failed_names_the_takeover(tmp_path: Path) -> None:
     assert [type(one.error).__name__ for one in ended] == ["StaleAttemptError"] * 2
 
 
-def test_capture_error_of_one_rank_ends_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("metric", [0.5, "n/a"])
+def test_capture_or_metric_that_fails_in_one_rank_ends_all(tmp_path: Path, metric: Any) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
         with ck.CheckpointManager(storage) as manager:
             manager.restore(run)
-            if world.rank == 1:
+            if world.rank == 1 and metric == 0.5:
                 run.capture = fail
-            manager.save(run)
+            manager.save(run, {"loss": metric if world.rank == 1 else 0.5})
 
     def fail() -> Capture:
         raise ValueError("this tensor cannot be stored")
 
     ended = job(tmp_path, 3, 0, act=act)
     assert [type(one.error) for one in ended] == [ResumeError, ValueError, ResumeError]
-    assert str(ended[0].error) == "rank 1: ValueError: this tensor cannot be stored"
+    assert str(ended[0].error) == f"rank 1: ValueError: {ended[1].error}"
     assert committed(tmp_path) == []
 
 
