@@ -25,8 +25,8 @@ from ckptkit.core.tensors import Leaf, leaf_of
 from ckptkit.format.layout import CheckpointName
 from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.run.attempt import Opened, Opening, open_attempt
+from ckptkit.run.joint_start import follow, lead
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.run.rank_protocol import follow, lead
 from ckptkit.run.retention import Retention
 from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.run.sweep import sweep

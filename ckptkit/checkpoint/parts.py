@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptkit.checkpoint.commit import reread_if_corrupt
-from ckptkit.checkpoint.leaves import ShardBytes, StoredLeaf, StoredPiece
+from ckptkit.checkpoint.shard_bytes import ShardBytes, StoredLeaf, StoredPiece
 from ckptkit.core.contents import TensorInfo, WantedPart
 from ckptkit.core.placement import any_overlap
 from ckptkit.core.tensors import DTYPES, Array, bytes_of

@@ -16,9 +16,9 @@ from functools import partial
 import xxhash
 
 from ckptkit.checkpoint.commit import reread_if_corrupt
-from ckptkit.checkpoint.leaves import ShardBytes, StoredLeaf, StoredLeaves, StoredPiece
 from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, missing
 from ckptkit.checkpoint.parts import CutOut, read_sharded
+from ckptkit.checkpoint.shard_bytes import ShardBytes, StoredLeaf, StoredLeaves, StoredPiece
 from ckptkit.core.contents import Buffers, Contents, Sink, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array, bytes_of

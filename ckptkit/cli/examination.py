@@ -24,7 +24,7 @@ from rich.progress import TaskID
 from ckptkit.cli.errors import PROBLEM, UNREACHABLE, WRONG_USAGE, WrongUsageError
 from ckptkit.cli.output import bar_of_steps, print_line
 from ckptkit.core.text import escaped
-from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
+from ckptkit.tools.doctor.result import FailedLifeError, UnusableScriptError
 
 _NOT_IN_XML = re.compile("[^\\t\\n\\r\\x20-\\ufffd\\U00010000-\\U0010ffff]")  # XML 1.0 has no other control characters
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -17,13 +17,13 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
 from ckptkit.format.documents import StrictModel
+from ckptkit.manager.agreement import RankSync
 from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.manager.preemption import PreemptionRequest
-from ckptkit.manager.ranks import RankSync
 from ckptkit.manager.schedule import StepTiming, fits
 from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults, account_of
-from ckptkit.run.rank_protocol import RankFailure
+from ckptkit.run.joint_start import RankFailure
 from ckptkit.snapshot import Capturable
 
 _log = logging.getLogger("ckptkit")

@@ -26,10 +26,10 @@ from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.agreement import RankSync
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.manager.process import AT_EXIT, LastCall
-from ckptkit.manager.ranks import RankSync
 from ckptkit.manager.writer import NotEndedError, account_of, warn_of_failure
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
 from ckptkit.run.homes import Homes, open_homes, reach

@@ -33,6 +33,7 @@ from ckptkit.core.text import many
 from ckptkit.errors import CkptKitError, Preempted, ResumeError, StorageError
 from ckptkit.format.events import Began, How
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName
+from ckptkit.manager.agreement import RankStatus, RankSync
 from ckptkit.manager.final_save import A_WHILE, FinalSave, Metrics
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.hooks import Hooks, Save
@@ -40,15 +41,14 @@ from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Ranks, Saving, System, WindowUse
 from ckptkit.manager.preemption import PreemptionRequest
 from ckptkit.manager.process import AT_EXIT, DenormalsAsZero, LastCall, show_log
-from ckptkit.manager.ranks import RankStatus, RankSync
 from ckptkit.manager.recorder import Recorder, Taken
 from ckptkit.manager.schedule import SaveSchedule, StepTiming
 from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults
 from ckptkit.run.attempt import OneRank, Opened, Opening
 from ckptkit.run.event_log import EventLog
 from ckptkit.run.interval import NO_HISTORY, History, read_history
+from ckptkit.run.joint_start import RankFailure, follow, lead
 from ckptkit.run.keep_policy import KeepPolicy
-from ckptkit.run.rank_protocol import RankFailure, follow, lead
 from ckptkit.run.retention import Retention
 from ckptkit.run.saver import PartSaver, Saver, SaveResult
 from ckptkit.run.sweep import sweep

@@ -16,9 +16,9 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.save_policy import SavePolicy, automatic, due_from
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
+from ckptkit.manager.agreement import RankSync
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.options import MidCycle
-from ckptkit.manager.ranks import RankSync
 from ckptkit.manager.writer import SaveResults
 from ckptkit.run.interval import NO_HISTORY, ChosenInterval, History, SaveTimes, choose_interval, frequency
 from ckptkit.snapshot import Capturable

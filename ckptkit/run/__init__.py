@@ -2,5 +2,5 @@
 
 A save: `saver` checks the `fence`, writes with `ckptkit.checkpoint`, commits, and calls `retention`. A start: `index`
 lists the run, `resolve` orders the candidates, `attempt` applies one and creates the attempt document, and `sweep`
-removes what earlier ones left; `rank_protocol` does so for many ranks, `homes` with mirrors, which `upload` feeds.
+removes what earlier ones left; `joint_start` does so for many ranks, `homes` with mirrors, which `upload` feeds.
 """

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue
 
-from ckptkit.checkpoint.leaves import ProvenFiles, ShardBytes, StoredLeaf, StoredLeaves
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.parts import read_sharded
 from ckptkit.checkpoint.read import check_sizes
+from ckptkit.checkpoint.shard_bytes import ProvenFiles, ShardBytes, StoredLeaf, StoredLeaves
 from ckptkit.core.contents import WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import DTYPES, ROLES, Array, Role, bytes_of, values_of

@@ -30,7 +30,7 @@ from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.diff import CheckpointDifference, Side, compare
 from ckptkit.tools.doctor.lives.trace import LifePlan
 from ckptkit.tools.doctor.lives.trial import TrialLife, live
-from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
+from ckptkit.tools.doctor.result import FailedLifeError, UnusableScriptError
 from ckptkit.tools.watch import CheckpointWatch
 
 

@@ -20,7 +20,6 @@ from typing import Literal
 import xxhash
 
 from ckptkit.checkpoint.commit import read_commit, read_document, reread_if_corrupt
-from ckptkit.checkpoint.leaves import StoredLeaves
 from ckptkit.checkpoint.open import (
     OpenedCheckpoint,
     check_together,
@@ -30,6 +29,7 @@ from ckptkit.checkpoint.open import (
     open_manifest,
     read_rank,
 )
+from ckptkit.checkpoint.shard_bytes import StoredLeaves
 from ckptkit.checkpoint.write import BlockDigests
 from ckptkit.core.text import some
 from ckptkit.core.worker import each_of

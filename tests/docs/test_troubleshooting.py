@@ -24,7 +24,7 @@ WORDS = {"en": ("Message", "Cause", "Fix"), "zh": ("信息", "原因", "处理")
 EVERYDAY = (
     *("mindspore", "storage", "snapshot", "core/tree.py", "core/accumulation.py"),
     *(f"checkpoint/{name}.py" for name in ("write", "receipts", "resharded")),
-    *(f"run/{name}.py" for name in ("attempt", "fence", "rank_protocol", "resolve", "retention", "saver", "sweep")),
+    *(f"run/{name}.py" for name in ("attempt", "fence", "joint_start", "resolve", "retention", "saver", "sweep")),
     *("run/homes.py", "run/upload.py"),
     *(f"manager/{name}.py" for name in ("manager", "run", "writer", "final_save", "ranks", "mirrors", "preemption")),
     "manager/recorder.py",

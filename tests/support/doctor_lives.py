@@ -9,7 +9,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.manager.hooks import Suspect
 from ckptkit.tools.doctor.lives.trace import Begun, Event, SavedEvent, Stepped
 from ckptkit.tools.doctor.lives.trial import TrialLife
-from ckptkit.tools.doctor.report import DoctorOptions
+from ckptkit.tools.doctor.result import DoctorOptions
 
 SIZE = 7
 URL = "/runs/mine"

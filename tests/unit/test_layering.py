@@ -24,7 +24,7 @@ MODULES = {
     "checkpoint": (*("commit", "open", "leaves", "parts", "read", "resharded", "receipts", "write", "transfer"),),
     "run": (
         *("keep_policy", "index", "event_log", "fence", "resolve", "sweep", "catalog", "attempt", "retention"),
-        *("homes", "rank_protocol", "saver", "upload", "goodput", "interval"),
+        *("homes", "joint_start", "saver", "upload", "goodput", "interval"),
     ),
     "manager": (
         *("process", "heartbeat", "options", "ranks", "writer", "hooks", "preemption", "recorder"),

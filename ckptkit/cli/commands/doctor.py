@@ -19,7 +19,7 @@ from ckptkit.core.text import many, some
 from ckptkit.tools.doctor.compare import TraceDifference
 from ckptkit.tools.doctor.examine import DoctorExamination
 from ckptkit.tools.doctor.lives.trial import TrialLife
-from ckptkit.tools.doctor.report import DoctorOptions, FailedLifeError, Report, UnusableScriptError, rank_in_words
+from ckptkit.tools.doctor.result import DoctorOptions, FailedLifeError, Report, UnusableScriptError, rank_in_words
 
 _SUITE = "ckptkit doctor"
 _UNINTERRUPTED = 2  # so many lives come first

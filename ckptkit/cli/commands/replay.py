@@ -16,7 +16,7 @@ from ckptkit.cli.options import AsJson, Command, Junit, Options, Root, open_root
 from ckptkit.cli.output import Part, print_result
 from ckptkit.core.text import some
 from ckptkit.tools.diff import CheckpointDifference, in_order_of_size
-from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, rank_in_words
+from ckptkit.tools.doctor.result import FailedLifeError, UnusableScriptError, rank_in_words
 from ckptkit.tools.replay import ReplayVerdict, Stretch, StretchReplay, certify, stretch_of
 
 _SUITE = "ckptkit replay"

@@ -17,9 +17,9 @@ import typer
 from pydantic import JsonValue
 from rich.table import Column
 
-from ckptkit.checkpoint.leaves import StoredLeaves
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.read import load
+from ckptkit.checkpoint.shard_bytes import StoredLeaves
 from ckptkit.cli.errors import FINE, WrongUsageError
 from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, open_root
 from ckptkit.cli.output import Part, ago, plain, print_result, table_of

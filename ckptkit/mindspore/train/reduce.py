@@ -18,7 +18,7 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from ckptkit.mindspore.process_group import initialized, world
-from ckptkit.mindspore.train.graphs import hyper_map
+from ckptkit.mindspore.train.gradients import hyper_map
 
 BUCKET_BYTES = 32 * 2**20  # the reduction of a bucket needs twice its size as extra memory
 _SET = "mindspore.set_auto_parallel_context(parallel_mode='data_parallel')"

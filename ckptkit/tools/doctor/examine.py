@@ -28,7 +28,7 @@ from ckptkit.tools.doctor.lives.trace import LifePlan, scratch_run
 from ckptkit.tools.doctor.lives.trial import TrialLife, live
 from ckptkit.tools.doctor.lost import noted
 from ckptkit.tools.doctor.plan import PlannedKill, plan_deaths, victims
-from ckptkit.tools.doctor.report import DoctorOptions, FailedLifeError, Report, UnusableScriptError, checked, failure_of
+from ckptkit.tools.doctor.result import DoctorOptions, FailedLifeError, Report, UnusableScriptError, checked, failure_of
 
 
 @dataclass

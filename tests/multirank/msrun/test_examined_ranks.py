@@ -15,7 +15,7 @@ from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import open_storage
 from ckptkit.tools.doctor.lives.trace import KilledEvent, read_traces
-from ckptkit.tools.doctor.report import DoctorOptions
+from ckptkit.tools.doctor.result import DoctorOptions
 from multirank.msrun.launch import environment, free_port
 
 SCRIPT = mindspore_job.__file__

@@ -10,8 +10,8 @@ from safetensors.numpy import load as load_safetensors
 from support.runs.dict_storage import Counted, DictStorage
 from support.runs.rank_files import NAME, commit, documents_of, leaf, opened, write_ranks
 
-from ckptkit.checkpoint.leaves import StoredLeaves
 from ckptkit.checkpoint.read import check_sizes, load, verify
+from ckptkit.checkpoint.shard_bytes import StoredLeaves
 from ckptkit.core.contents import Buffers
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError

@@ -156,7 +156,7 @@ def test_remote_files_without_memory_are_read_at_once_as_a_window_allows(
     checkpoint, window_bytes, at_once, monkeypatch
 ):
     monkeypatch.setattr(LocalStorage, "is_remote", True)
-    monkeypatch.setattr("ckptkit.checkpoint.leaves.FEW", 1)
+    monkeypatch.setattr("ckptkit.checkpoint.shard_bytes.FEW", 1)
     monkeypatch.setattr(LocalStorage, "window_bytes", window_bytes)
     together = threading.Barrier(at_once, timeout=60)
     met = []

@@ -7,8 +7,8 @@ import threading
 import pytest
 from support.runs.dict_storage import DictStorage
 
-from ckptkit.checkpoint.leaves import ShardBytes
 from ckptkit.checkpoint.read import ShardStream
+from ckptkit.checkpoint.shard_bytes import ShardBytes
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, digest_of
 from ckptkit.format.layout import CheckpointName

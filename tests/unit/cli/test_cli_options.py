@@ -16,7 +16,7 @@ from ckptkit.cli import app
 from ckptkit.cli import options as options_module
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.storage import LocalStorage
-from ckptkit.tools.doctor.report import DoctorOptions
+from ckptkit.tools.doctor.result import DoctorOptions
 
 __all__ = ["weights"]
 

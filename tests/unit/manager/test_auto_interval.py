@@ -19,8 +19,8 @@ from ckptkit.core.save_policy import AnySave, SaveAuto, SaveEvery, automatic, du
 from ckptkit.errors import ResumeError
 from ckptkit.format.events import Interval
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.agreement import RankSync
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.ranks import RankSync
 from ckptkit.manager.schedule import SaveSchedule
 from ckptkit.manager.writer import SaveResults
 from ckptkit.run.interval import Failures, read_history

@@ -40,7 +40,7 @@ from ckptkit.tools.doctor.lives.trace import (
 )
 from ckptkit.tools.doctor.lives.trial import TrialLife, live
 from ckptkit.tools.doctor.plan import victims
-from ckptkit.tools.doctor.report import DoctorOptions, UnusableScriptError
+from ckptkit.tools.doctor.result import DoctorOptions, UnusableScriptError
 
 SCRIPT, Seen = ranked_training.__file__, ranked_training.Run
 

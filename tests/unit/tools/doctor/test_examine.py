@@ -16,7 +16,7 @@ from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.examine import DoctorExamination
 from ckptkit.tools.doctor.lives.trace import LifePlan, Stepped, StoppedEvent
 from ckptkit.tools.doctor.lives.trial import TrialLife
-from ckptkit.tools.doctor.report import DoctorOptions, FailedLifeError, UnusableScriptError
+from ckptkit.tools.doctor.result import DoctorOptions, FailedLifeError, UnusableScriptError
 
 Line = Callable[[int, int, int], Stepped]  # of the number of the life, where it began, and the micro-step
 

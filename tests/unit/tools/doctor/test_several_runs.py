@@ -10,7 +10,7 @@ import pytest
 from support.doctor_lives import NUMPY_SCRIPT, run_doctor
 from support.junit import cases_of
 
-from ckptkit.tools.doctor.report import DoctorOptions
+from ckptkit.tools.doctor.result import DoctorOptions
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import DoctorExamination
 from ckptkit.tools.doctor.lives.trace import LifePlan
 from ckptkit.tools.doctor.lives.trial import live
-from ckptkit.tools.doctor.report import DoctorOptions, Report
+from ckptkit.tools.doctor.result import DoctorOptions, Report
 
 
 @pytest.fixture

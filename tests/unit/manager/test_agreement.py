@@ -15,10 +15,10 @@ from ckptkit.core.placement import Box
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
+from ckptkit.manager.agreement import RankStatus, RankSync
 from ckptkit.manager.final_save import FinalSave
-from ckptkit.manager.ranks import RankStatus, RankSync
 from ckptkit.manager.schedule import SaveSchedule, StepTiming
-from ckptkit.run.rank_protocol import RankFailure
+from ckptkit.run.joint_start import RankFailure
 
 
 @dataclass

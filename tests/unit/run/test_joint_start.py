@@ -14,7 +14,7 @@ from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpo
 from ckptkit.errors import StateMismatchError as Mismatch
 from ckptkit.format.layout import attempt_key
 from ckptkit.run.attempt import Opened
-from ckptkit.run.rank_protocol import follow, lead
+from ckptkit.run.joint_start import follow, lead
 
 CORRUPT, GONE, MISMATCH, OTHER = CorruptCheckpointError, CheckpointNotFoundError, Mismatch, RuntimeError
 
