@@ -2,7 +2,7 @@
 
 Guarantees: sizes are compared before memory is allocated, so a hostile manifest asks for no more than what is stored.
 `ShardStream.read_into` returns only after the digest of every file that it read matched; if it raises, the given memory
-holds undefined bytes. Besides that memory it needs a window per lane. Any thread, one at a time.
+holds undefined bytes. Besides that memory it needs a buffer per thread. Any thread, one at a time.
 """
 
 from __future__ import annotations
@@ -221,6 +221,7 @@ def load(
     report: Callable[[int], None] | None = None,
     sizes_known: bool = False,
 ) -> Contents:
+    """Compare sizes, and read what is no parameter; `Contents` reads all else when it is asked."""
     if not sizes_known:
         check_sizes(storage, opened)
     return _contents(storage, opened, StoredLeaves(opened.ranks), rank, report=report)

@@ -1,8 +1,8 @@
 """Writes the files of one checkpoint except COMMIT: each rank its shards and document, rank 0 the manifest.
 
-Guarantees: every byte is digested while it is written, and each file is durable before that with its digest is begun. A
-frozen shard that a checkpoint refers to was written whole by the same attempt; a leaf declared frozen that changes is
-noticed before a checkpoint refers to it. The writer thread only, but for `Staged.advance`.
+Guarantees: every byte is digested while it is written, and each file is durable before the file that records its
+digest is begun. A frozen shard that a checkpoint refers to was written whole by the same attempt; a leaf declared
+frozen that changes is noticed before a checkpoint refers to it. The writer thread only, but for `Staged.advance`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Every rank reaches the same conclusion, because each draws it from the same messages. A rank that must stop stops all
 others with the same error. Ranks at different micro-steps or with different models are found before anything is
-written. A message costs one gather: one per due save, and one per boundary where the schedule uses a clock. Training
-thread only, in all ranks at the same points.
+written. A message costs one gather: one per due save, one per boundary where the schedule uses a clock, and about one
+a second where signals are watched. Training thread only, in all ranks at the same points.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A save takes the state of its moment, opens the window in which unchanged memory is read in place, and starts the
 writer, which has a thread of its own. One save at a time is under way; a background failure reaches the caller at one
 of the next calls. In a job of many ranks, either all ranks take the same moment under the same name or none takes any;
-`Run.save`, `Run.save_final`, `Run.agree`, `open_run`, and `Run.step` where a save is due, are collectives. Training
-thread only.
+`Run.save`, `Run.save_final`, `Run.agree` and `open_run` are collectives, and `Run.step` may be one at any micro-step.
+Training thread only.
 """
 
 from __future__ import annotations
@@ -484,7 +484,7 @@ class Run:
         self.mirrors.agree(name, [word.free for word in said], is_final=moment.is_final)
         cost = SaveCost(queue_seconds=self._monotonic() - moment.begun, skipped_saves=self.results.skipped_saves)
         self.recorder.settle()  # the capture has just waited for the device
-        self.fence()  # a thread that waited for the last save may still be copying, into a buffer given back since
+        self.fence()  # a thread that waited for the last save may still copy into a buffer that was returned since
         window = self._setup.area.open(moment.capture, cost, self._handling())
         handle = SaveHandle(window)
         self._window = window  # first: an update in the next call fences at once

@@ -1,4 +1,4 @@
-"""Decides when to save: what a policy says of a micro-step, if a cycle can end, the interval of `SaveEvery.auto`.
+"""Decides when to save: what a policy says, whether a cycle can still end, the interval of `SaveEvery.auto`.
 
 All ranks of a job save at the same micro-steps: rank 0 chooses the interval from what it measured. Training thread
 only.

@@ -1,4 +1,4 @@
-"""Writes saves one at a time: `SaveHandle` runs one in a thread, `SaveResults` raises its error at a next call.
+"""Writes saves one at a time: `SaveHandle` runs one in a thread, `SaveResults` raises its error at a later call.
 
 A save that has begun is finished before the interpreter exits, unless the process is killed; a failure that nobody has
 asked for by then is logged. The writer uses only the CPU time that training leaves, except for the final save, and

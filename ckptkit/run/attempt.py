@@ -1,6 +1,7 @@
 """Opens an attempt: chooses a checkpoint, applies it, and fences every earlier start of the run.
 
-The order is the protocol (``docs/format.md``, Starting): list, choose, read, verify, apply; make sure that the applied
+The order is the protocol (``docs/format.md``, Starting): list, choose, check the documents, apply, which
+verifies every byte that it reads; make sure that the applied
 checkpoint stays; create ``attempts/N+1.json`` with it as parent; list again. So a wrong model fails before it fences a
 running job, and of two starts the last one wins. The training thread only, once per process and run.
 """
@@ -98,7 +99,7 @@ _ROUNDS = 50  # a lost round means that another process made progress; this many
 
 class Restorable(Protocol):
     def apply(self, contents: Contents) -> None:
-        """Apply all of ``contents`` or nothing; memory that reading it overwrote is unusable until another call."""
+        """Apply all of ``contents``; if reading fails, the state refuses to be used until another call succeeds."""
 
     def begin(self, root: str) -> None:
         """Use the current state for a fresh start at ``root``; raise if it is not a fresh one."""

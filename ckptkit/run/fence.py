@@ -88,7 +88,11 @@ _log = logging.getLogger("ckptkit")
 
 
 def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | None = None) -> bool:
-    """Check that ``attempt`` still owns the run: no later attempt exists, and its document is unchanged."""
+    """Check that ``attempt`` still owns the run: no later attempt exists, and its document is unchanged.
+
+    Returns:
+        Whether its document was missing, and was put back.
+    """
     numbers = list_attempts(storage)
     highest = max(numbers, default=0)
     if highest > attempt.attempt:

@@ -1,6 +1,6 @@
 """Runs the saves of rank 0 (`Saver`), and those of any other rank (`PartSaver`), each in a safe order.
 
-The order: fence check, write, wait for the parts of other ranks, fence check, COMMIT, fence check, retention.
+The order: fence check, write, wait for the parts of other ranks, manifest, fence check, COMMIT, fence check, retention.
 Guarantees: a save that returns is committed and durable, and a fence check has passed since. The folder of one that
 raises is void, or the next save voids it or finds it committed. Ranks above 0 create no COMMIT and delete nothing. One
 save at a time, on the writer thread; any thread may call `committed_at`.
@@ -52,7 +52,7 @@ def forget_before(cycles: int, known: dict[tuple[int, int], Any]) -> None:
 
 
 class _RankSaver:
-    """Does nothing where only rank 0, or only the others, have something to do."""
+    """Is the base of both savers: what only one of them does is nothing here."""
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, room: Room) -> None:
         self._storage = storage
@@ -164,7 +164,7 @@ class Saver(_RankSaver):
             commit = write_manifest(self._storage, self._attempt, request, parts)
             self._check_fence()
             self._publish(name, commit)
-            self._check_fence()  # a start that looked before COMMIT goes on from an earlier checkpoint
+            self._check_fence()  # a start that listed before COMMIT goes on from an earlier one: do not report this
             self._settle(name)
         except StaleAttemptError:
             raise  # the later attempt voids the folder, or leaves its commit off the lineage

@@ -2,7 +2,7 @@
 
 After `StagingArea.open` returns, no micro-step changes what the writer will get; the window's fence handles updates.
 Weights that are read in place are sampled first, so that the writer notices a forward pass that changes them all the
-same. The caller releases the previous window first. Training thread only.
+same. The caller closes the previous window first. Training thread only.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class StagingArea:
 
 
 class _Copying:
-    """Plans the copies of runs into buffers, one after the other, and then makes them: a large copy in several threads.
+    """Plans the copies of groups of leaves into buffers, and then makes them: a large copy in several threads.
 
     Training waits for it, so the cores are free.
     """
@@ -235,19 +235,19 @@ class _Copying:
         self.buffer: Buffer | None = None
         self.taken_bytes = 0  # of buffers
 
-    def plan(self, run: _CopiedLeaves, arrays: list[Array], into: Extent) -> None:
-        """Give the bytes of ``run`` their place in buffers, and in ``into``."""
-        self._planned_bytes += run.size_bytes
+    def plan(self, group: _CopiedLeaves, arrays: list[Array], into: Extent) -> None:
+        """Give the bytes of ``group`` their place in buffers, and in ``into``."""
+        self._planned_bytes += group.size_bytes
         if len(arrays) > 1:
-            item = DTYPES[run.dtype]
-            memory = self._with_room(run.size_bytes, item.itemsize)[: run.size_bytes]
+            item = DTYPES[group.dtype]
+            memory = self._with_room(group.size_bytes, item.itemsize)[: group.size_bytes]
             # One call for thousands of small leaves.
-            self._add(into, 0, run.size_bytes, partial(np.concatenate, arrays, axis=None, out=memory.view(item)))
+            self._add(into, 0, group.size_bytes, partial(np.concatenate, arrays, axis=None, out=memory.view(item)))
             return
         source = bytes_of(arrays[0])
         at = 0
-        while at < run.size_bytes:
-            memory = self._with_room(1, 1)[: run.size_bytes - at]
+        while at < group.size_bytes:
+            memory = self._with_room(1, 1)[: group.size_bytes - at]
             self._add(into, at, at + len(memory), partial(np.copyto, memory, source[at : at + len(memory)]))
             at += len(memory)
 
@@ -309,24 +309,24 @@ def _stored_as(spec: LeafSpec, handling: Handling) -> LeafSpec:
 
 
 def _parts(shard: Shard, places: dict[str, int], handling: Handling) -> Iterator[_CopiedLeaves | _InPlace]:
-    run: list[LeafSpec] = []
+    group: list[LeafSpec] = []
     size_bytes = 0
 
     def copied() -> _CopiedLeaves:
-        return _CopiedLeaves(run[0].dtype, tuple(places[leaf.name] for leaf in run), size_bytes)
+        return _CopiedLeaves(group[0].dtype, tuple(places[leaf.name] for leaf in group), size_bytes)
 
     for spec in shard.leaves:
         in_place = _is_read_in_place(spec, handling)
-        if run and (in_place or spec.dtype != run[0].dtype or size_bytes + spec.size_bytes > BUFFER_BYTES):
+        if group and (in_place or spec.dtype != group[0].dtype or size_bytes + spec.size_bytes > BUFFER_BYTES):
             yield copied()
-            run, size_bytes = [], 0
+            group, size_bytes = [], 0
         if in_place:
             held = spec.name in handling.settled and not handling.by_slices
             yield _InPlace(places[spec.name], spec.size_bytes, held)
         else:
-            run.append(spec)
+            group.append(spec)
             size_bytes += spec.size_bytes
-    if run:
+    if group:
         yield copied()
 
 

@@ -6,7 +6,8 @@ copy. The fence waits for the writer only for memory. On a remote storage, a fen
 up the save, and so does a writer that waits for slices from a thread that has ended. In a forked process, a window is
 over.
 
-`Window.open_shard`, `read` and `release` are for the writer, everything else for the training thread. The pool's
+`Window.open_shard` and `read` are for the writer; `advance` and `release` for any thread that waits for the save;
+everything else for the training thread. The pool's
 condition guards what they share, with the thread of `CopyAhead`; nobody holds it while bytes are copied.
 """
 

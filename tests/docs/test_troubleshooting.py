@@ -26,7 +26,10 @@ EVERYDAY = (
     *(f"checkpoint/{name}.py" for name in ("write", "receipts", "resharded")),
     *(f"run/{name}.py" for name in ("attempt", "fence", "joint_start", "resolve", "retention", "saver", "sweep")),
     *("run/homes.py", "run/upload.py"),
-    *(f"manager/{name}.py" for name in ("manager", "run", "writer", "final_save", "ranks", "mirrors", "preemption")),
+    *(
+        f"manager/{name}.py"
+        for name in ("manager", "run", "writer", "final_save", "agreement", "mirrors", "preemption")
+    ),
     "manager/recorder.py",
 )
 OURS = {
