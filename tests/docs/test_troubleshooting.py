@@ -30,7 +30,7 @@ EVERYDAY = (
         f"manager/{name}.py"
         for name in ("manager", "run", "writer", "final_save", "agreement", "mirrors", "preemption")
     ),
-    "manager/recorder.py",
+    *("manager/preemption.py", "manager/recorder.py"),
 )
 OURS = {
     *("ResumeError", "StateMismatchError", "StaleAttemptError", "SaveFailedError", "StorageError"),

@@ -21,13 +21,13 @@ PACKAGES = (
 )
 # The same within a package; a new module takes its place here.
 MODULES = {
-    "checkpoint": (*("commit", "open", "leaves", "parts", "read", "resharded", "receipts", "write", "transfer"),),
+    "checkpoint": (*("commit", "open", "shard_bytes", "parts", "read", "resharded", "receipts", "write", "transfer"),),
     "run": (
         *("keep_policy", "index", "event_log", "fence", "resolve", "sweep", "catalog", "attempt", "retention"),
         *("homes", "joint_start", "saver", "upload", "goodput", "interval"),
     ),
     "manager": (
-        *("process", "heartbeat", "options", "ranks", "writer", "hooks", "preemption", "recorder"),
+        *("process", "heartbeat", "options", "agreement", "writer", "hooks", "preemption", "recorder"),
         *("schedule", "mirrors", "final_save", "run", "manager"),
     ),
     "mindspore": (
