@@ -21,16 +21,17 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
-    TransferSpeedColumn,
 )
 from rich.table import Column, Table
 from rich.text import Text
 from typing_extensions import Self
 
-from ckptkit.core.text import rough_span, time_in
+from ckptkit.core.text import rough_span, size, time_in
 from ckptkit.format.layout import CheckpointName
 from ckptkit.tools.watch import CheckpointWatch
 
@@ -135,9 +136,15 @@ def ago(created_at: str, now: datetime) -> str:
     return "-" if then is None or then > now else rough_span(int((now - then).total_seconds()))
 
 
+class _SpeedColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("?" if speed is None else f"{size(speed)}/s", style="progress.data.speed")
+
+
 def bar_of_bytes(console: Console | None = None) -> Progress:
     """Return a bar with amount, speed and time left; silent without a terminal."""
-    return _bar(console, True, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    return _bar(console, True, DownloadColumn(binary_units=True), _SpeedColumn(), TimeRemainingColumn())
 
 
 def bar_of_steps(*, transient: bool) -> Progress:

@@ -86,7 +86,7 @@ class LongWait:
 
     def _draw(self) -> None:
         if self._bar is None:
-            columns = (TextColumn(self._what), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+            columns = (TextColumn(self._what), BarColumn(), DownloadColumn(binary_units=True), TimeElapsedColumn())
             self._bar = Progress(*columns, console=self._console, transient=True, auto_refresh=False)
             self._bar.add_task("", total=self._total_bytes)
             self._bar.start()

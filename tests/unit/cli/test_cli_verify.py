@@ -189,14 +189,16 @@ def test_json_names_uncommitted_and_void_folders_apart(root, capsys):
 def test_bar_shows_checkpoints_and_bytes():
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     with CheckpointBar("listing", ENDS, console) as bar:
-        bar.plan(3, 2_000_000)
-        bar.advance(1_000_000)
+        bar.plan(3, 2 << 20)
+        for _ in range(2):  # the speed is known from the second time on
+            bar.advance(1 << 19)
         bar.end(AT_6, "corrupt")
         bar.end(AT_6, "removed")
     shown = console.file.getvalue()
     assert "2 of 3 checkpoints, 1 corrupt" in shown
-    assert "1.0/2.0 MB" in shown
-    assert bar.read_bytes == 1_000_000
+    assert "1.0/2.0 MiB" in shown
+    assert "iB/s" in shown
+    assert bar.read_bytes == 1 << 20
 
 
 def test_verify_program_only_reads_bucket(root, bucket, monkeypatch):
