@@ -303,7 +303,7 @@ def test_tensor_name_with_invalid_unicode_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("file", "options", "words"),
     [
-        ("x.pth", {}, r"must end in \.ckpt or \.safetensors"),
+        *((name, {}, r"must end in \.ckpt or \.safetensors") for name in ("x.pth", "xckpt", "x.ckpt.gz")),
         ("no/such/folder/x.ckpt", {}, "does not exist; create it"),
         ("x.ckpt", {"rank": -1}, "there is no rank -1"),
     ],
