@@ -383,9 +383,9 @@ def warn_of_failure(error: BaseException, message: str, *values: object) -> None
 
 
 def account_of(error: BaseException) -> str:
-    """Return the message of ``error`` and, where it does not repeat it, the message of its cause."""
+    """Return the message of ``error``, or its class, and, where it does not repeat it, the message of its cause."""
     cause = error.__cause__
     words = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
     if cause is None or words in str(error):
-        return str(error)
+        return str(error) or type(error).__name__
     return f"{error} ({type(cause).__name__}: {cause})"

@@ -1190,6 +1190,18 @@ def test_an_outage_has_its_traceback_at_debug(root, caplog, error, level):
     assert f"(1 in a row): {error} (ConnectionError: reset by peer); training continues" in warnings_in(caplog)[-1]
 
 
+def test_failure_without_a_message_is_told_by_its_class(root, monkeypatch, caplog):
+    manager, run = started(root)
+
+    def fails(*given):
+        raise MemoryError
+
+    monkeypatch.setattr(LocalStorage, "write", fails)
+    manager.save(run)
+    manager.wait()
+    assert "a background save failed (1 in a row): MemoryError; training continues" in caplog.text
+
+
 AT_EXIT = """
 import sys, threading
 from ckptkit.errors import StorageError
