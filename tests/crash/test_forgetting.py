@@ -22,10 +22,13 @@ from support.runs.scenario import (
     tree,
 )
 
+from ckptkit.checkpoint.commit import list_attempts
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.documents import RunDocument, decode, encode
+from ckptkit.format.events import LeftOut
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
+from ckptkit.run.event_log import append_events
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed
@@ -85,6 +88,20 @@ def test_start_reads_twenty_files_after_any_restarts(starts, saves):
     assert len(storage.keys("read")) <= 20
     kept = {key for key in storage._inner.files if not key.startswith("events/")}
     assert len(kept) <= 2 * 8 + 6 + (starts if saves else 0)  # the documents of who committed are the lineage
+
+
+def test_events_of_a_failed_start_go_last_first():
+    """A deletion that stops halfway leaves no gap between those that are left."""
+    storage = Counted(DictStorage())
+    manager, run = start(storage)
+    save(manager, run)
+    manager.close()
+    for _ in range(5):
+        start(storage)[0].close()
+        append_events(storage, max(list_attempts(storage)), [LeftOut(at=NOW.isoformat(), events=1)])
+    gone = [key for key in storage.keys("delete") if key.startswith("events/a000002-")]
+    assert len(gone) > 1
+    assert gone == sorted(gone, reverse=True)
 
 
 def restarted(starts, *, commits, dies, mirrored):
