@@ -10,8 +10,9 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
+from ckptkit.errors import ResumeError
 from ckptkit.storage.system_calls import SystemCalls
-from ckptkit.tools.interchange import atomic_file, export_weights
+from ckptkit.tools.interchange import atomic_file, export_weights, import_weights
 from ckptkit.tools.interchange.atomic_file import NewFile
 
 GOLDEN = Path(__file__).parents[3] / "exactness/golden/v1"
@@ -87,3 +88,11 @@ def test_dangling_link_is_not_replaced(tmp_path):
     with pytest.raises(ValueError, match="x exists; name another file"), NewFile(tmp_path / "x", overwrite=False):
         raise AssertionError
     assert (tmp_path / "x").is_symlink()
+
+
+def test_named_checkpoint_of_an_unfinished_import_is_not_exported(tmp_path):
+    export_weights(GOLDEN / "numpy", tmp_path / "w.ckpt")
+    name = import_weights(tmp_path / "w.ckpt", tmp_path / "run").checkpoint
+    (tmp_path / "run/attempts/000001.json").unlink()
+    with pytest.raises(ResumeError, match="has not ended"):
+        export_weights(tmp_path / "run", tmp_path / "x.ckpt", checkpoint=name)
