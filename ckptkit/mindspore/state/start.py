@@ -240,6 +240,7 @@ class Start:
 
     def _prepare(self, root: str) -> None:
         sources = self._sources
+        self._restored = self._rng = None  # of another run, before its first batch
         digests = sources.parameters.digests()
         for name, tensor in sources.parameters.tensors().items():
             vars(tensor)[_BEGUN] = (root, digests[name])

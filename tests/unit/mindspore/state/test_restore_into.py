@@ -393,6 +393,21 @@ def test_restoring_again_reads_only_what_was_touched(root, calls, way):
     assert tensors(cell) == before
 
 
+def test_run_that_begins_anew_takes_nothing_back_from_another_one():
+    begin_process()
+    cell = accumulation_cell(3)
+    state = StateManager(cell)
+    state.begin("runs/one")
+    state.apply(contents_of(state.capture(), "a000001-c0000000000-m0000"))
+    cell.parameters_dict()["out.bias"].set_data(ms.Tensor(np.full(3, 9, np.float32)))
+    ms.set_seed(5)
+    state.begin("runs/other")
+    before, drawn = tensors(cell), np.random.get_state()[1].tobytes()
+    state.start.undo_changes()
+    state.start.random_state()
+    assert (tensors(cell), np.random.get_state()[1].tobytes()) == (before, drawn)
+
+
 def test_failed_restore_again_leaves_mark(root):
     ((name, _, _),) = saved(root, 4)
     cell = accumulation_cell(3)
