@@ -126,7 +126,8 @@ class SignalWatch:
             act()
         if alone and line is not None and threading.current_thread() is threading.main_thread():
             self._restore(line)
-            line.over = True
+            with self._lock:  # a thread that still reads the line would take the last byte, and its own could not end
+                line.over = True
             line.tell(0)
         return alone
 

@@ -1085,6 +1085,34 @@ def test_handlers_stay_until_the_last_listener_leaves():
         signal.signal(signal.SIGTERM, before)
 
 
+def test_thread_that_reads_while_the_last_listener_leaves_ends():
+    """It does not take the byte that is to end it along with a signal's."""
+    reads, told = threading.Event(), threading.Event()
+
+    class Read(SignalWatch):
+        def _restore(self, line):
+            read = line.read
+
+            def read_late():
+                reads.set()
+                told.wait(0.1)
+                return read()
+
+            line.read = read_late
+            line.mouth.send(b"x")
+            assert reads.wait(30)
+            super()._restore(line)
+            tell = line.tell
+            line.tell = lambda number: (tell(number), told.set())
+
+    ears, listener, others = Read(), Hearing(), {*threading.enumerate()}
+    ears.listen(listener)
+    (own,) = [one for one in threading.enumerate() if one not in others and one.name == "ckptkit-signals"]
+    ears.leave(listener)
+    own.join(30)
+    assert not own.is_alive()
+
+
 def test_what_somebody_set_meanwhile_stays():
     ears, hearing = SignalWatch(), Hearing()
     ear, mouth = socket.socketpair()
