@@ -98,10 +98,14 @@ class Packer:
         try:
             return first, self._pack(value, 0)
         except CannotPackError:
-            for packed in self._values[first:]:
-                del self._numbers[id(packed)]
-            del self._values[first:]
+            self._forget(first)
             raise
+
+    def _forget(self, first: int) -> None:
+        """Forget the objects from a number on, of which nothing is stored."""
+        for value in self._values[first:]:
+            del self._numbers[id(value)]
+        del self._values[first:]
 
     def _pack(self, value: Any, depth: int) -> Any:
         if depth > _MOST_DEPTH:
@@ -163,11 +167,13 @@ class Packer:
         if _MAKERS.get(getattr(maker, "__qualname__", "")) is not maker or maker is None:
             raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
         state, items, pairs = [*rest, None, None, None][:3]
+        first = len(self._values)
         try:
             packed = self._items(arguments, depth)
         except CannotPackError:
             if maker is not defaultdict:
                 raise
+            self._forget(first)
             packed = None  # the factory; the one that is there then is kept
         held = self._items(items or (), depth), self._pairs(pairs or (), depth)
         return ["made", maker.__qualname__, packed, *held, self._pack(state, depth + 1)]

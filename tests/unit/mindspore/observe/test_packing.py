@@ -6,6 +6,7 @@ import array
 import ctypes
 import datetime
 import enum
+import functools
 import io
 import itertools
 import json
@@ -436,6 +437,14 @@ def test_one_object_in_two_places_stays_one():
 def test_several_generators_keep_their_own_states():
     saved = [make(seed) for seed in range(4) for make in (np.random.default_rng, random.Random, np.random.RandomState)]
     assert [draws(made) for made in again(saved)] == [draws(generator) for generator in saved]
+
+
+def test_what_a_factory_without_a_name_holds_counts_for_nothing():
+    held = [1]
+    saved = [defaultdict(functools.partial(list, [], lambda: 0), a=2), held, held]
+    made = again(saved, [defaultdict(int), [], []])
+    assert (dict(made[0]), made[1], made[2]) == ({"a": 2}, [1], [1])
+    assert made[1] is made[2]
 
 
 def test_members_of_a_set_are_packed_without_their_repr():
