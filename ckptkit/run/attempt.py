@@ -35,7 +35,7 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.documents import AttemptDocument, PassedOver, RunDocument, Void, decode, encode
+from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, PassedOver, RunDocument, Void, decode, encode
 from ckptkit.format.events import Ended, LifeEnded
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.format.versions import UNKNOWN, changed
@@ -318,6 +318,10 @@ def _ensure_run(storage: Storage, index: Index, opening: Opening) -> str:
 
 
 def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -> AttemptDocument:
+    if number > MAX_ATTEMPT:
+        raise ResumeError(
+            f"the run has attempt {number - 1}, which is the last number of the format; start under another root"
+        )
     return AttemptDocument(
         attempt=number,
         token=opening.new_token(),

@@ -24,6 +24,7 @@ from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
+    ResumeError,
     SaveFailedError,
     StaleAttemptError,
     StorageError,
@@ -407,6 +408,15 @@ def test_start_that_is_always_overtaken_gives_up(root, monkeypatch):
     with pytest.raises(StaleAttemptError, match="3 times in a row another process changed the run"):
         Life(root, faults=[fault]).restore()
     assert fault.fired == 3
+
+
+def test_last_attempt_number_is_not_exceeded(root, monkeypatch):
+    started(root, saved_at=(4,))
+    monkeypatch.setattr("ckptkit.run.attempt.MAX_ATTEMPT", 1)
+    before = tree(root)
+    with pytest.raises(ResumeError, match=r"has attempt 1, .*; start under another root"):
+        Life(root).restore()
+    assert tree(root) == before
 
 
 def test_crash_during_start_retry_keeps_newest_parent(root):
