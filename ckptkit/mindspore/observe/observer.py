@@ -14,11 +14,14 @@ import re
 import sys
 import time
 import types
+import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.observe.data_changes import DataChanges
@@ -30,7 +33,7 @@ from ckptkit.mindspore.observe.paths import Chain, chain_of, is_below, plain_cha
 from ckptkit.mindspore.observe.places import Places, is_followed, is_reachable
 from ckptkit.mindspore.observe.roots import Reached, Roots, label_of, users_frames
 from ckptkit.mindspore.observe.users import is_users_class, is_users_function
-from ckptkit.mindspore.observe.values import ATOMS, CONTAINERS, MOST_ITEMS, OUTSIDE
+from ckptkit.mindspore.observe.values import ATOMS, CONTAINERS, GENERATORS, MOST_ITEMS, OUTSIDE, text_of
 from ckptkit.mindspore.observe.walk import OF_DATA, Node, Walk
 from ckptkit.mindspore.parameters.memory import is_compiled
 
@@ -40,6 +43,7 @@ _FEW_NODES = 3_000  # looked at before each save
 _INSIDE = ("item", "key", "part")
 _POSITIONS = frozenset(("batches_delivered", "optimizer_step", "epoch"))  # of a ResumePoint
 _BY_REFERENCE = (nn.Cell, type, types.ModuleType, types.FunctionType)  # what they hold is not stored with a container
+_SHARED = (list, dict, set, deque, bytearray, np.ndarray, *GENERATORS)  # several paths may lead to one and change it
 _IN_GRAPH = "compiled into the graph with its first value in this process"
 _LATE = "changes after step()"
 _OF_DATA = "belongs to the data, but the steps change it"
@@ -117,8 +121,12 @@ class Observer:
         self._reached_at: Mapping[str, int] = {}
         self._counted: dict[str, tuple[Any, Mapping[str, int]]] = {}
         self._stored: set[int] = set()  # the ids of what the slots of one look lead to
-        self._objects: dict[int, tuple[str, Chain]] = {}  # of the first look, by id, with their paths
+        # Of looks, by id: whether it is alive, if it tells, and its path.
+        self._objects: dict[int, tuple[weakref.ref[Any] | None, str, Chain]] = {}
+        self._seen: Mapping[str, Node] = {}
+        self._whole: list[str] = []  # the paths of slots that have the parts of what they lead to
         self._identities: dict[str, int] = {}
+        self._shared: dict[str, int] = {}  # at the first look, the ids of what several paths led to
         self.reaches_compiled = False
         self.reached_code: list[tuple[str, Any, bool]] = []
         self.slots: dict[str, Chain] = {}
@@ -150,14 +158,19 @@ class Observer:
         self._first = {path: node.text for path, node in observation.nodes.items()}
         if saved is not None:
             differing = self._differing(saved, observation)
-            lost = self._put_back(saved)
-            observation.let_go()
+            lost = self._put_back(saved, observation)
+            self._finish(observation)  # paths lead to these objects in the next process
             observation = self._began = self._last = self._look(at_batch=True)
             self._packed_first = saved["first"]
-            now = {path: node.text for path, node in observation.nodes.items()}
             # What differs as a start begins has been said, and training has not changed it; what is stored has.
-            of_run = unpacked_texts(saved["first"]).items()
-            self._first = now | {path: text for path, text in of_run if path not in now or is_below(path, self.slots)}
+            texts: dict[bool, dict[str, str]] = {True: {}, False: {}}
+            for node in observation.nodes.values():
+                texts[self._slot_above(node) is not None][self._first_path(node)] = node.text
+            self._first = texts[True] | unpacked_texts(saved["first"]) | texts[False]
+        by_parts = [node for node in _shareable(observation) if text_of(node.value) is None]
+        may_share = {node.path: node.identity for node in by_parts}
+        paths = Counter(may_share.values())
+        self._shared = {path: identity for path, identity in may_share.items() if paths[identity] > 1}
         self._finish(observation)
         return lost, differing
 
@@ -192,7 +205,9 @@ class Observer:
 
     def texts(self, frame: types.FrameType) -> dict[str, str]:
         """Return the texts by path of a look that nothing depends on."""
-        return {path: node.text for path, node in self._look(at_batch=False, frame=frame).nodes.items()}
+        look = self._look(at_batch=False, frame=frame)
+        look.let_go()
+        return {path: node.text for path, node in look.nodes.items()}
 
     def section(self, frame: types.FrameType) -> dict[str, Any] | None:
         """Return what a checkpoint stores; None before the first batch."""
@@ -208,11 +223,12 @@ class Observer:
         places = Places(reached, [*users_frames(frame), *self._roots.generators()])
         packer = self._packer(places)
         slots: list[Any] = []
-        for path, chain in self.slots.items():
+        for path, chain in sorted(self.slots.items(), key=lambda slot: len(slot[1][1])):  # owners before their parts
             try:
                 slots.append([path, plain_chain(chain), *packer.slot(path, places.follow(chain))])
             except CannotPackError as error:
-                self.unstored.setdefault(path, str(error))
+                if not is_below(path, self.slots.keys() - {path}):  # which stores it, or is named
+                    self.unstored.setdefault(path, str(error))
         unstored = sorted(self.unstored.items())
         own = {"first": self._packed_first, "epochs": reached.epochs}
         return {**own, "slots": slots, "unstored": unstored}
@@ -228,6 +244,9 @@ class Observer:
         self._data.look(reached, -2 if at_batch else self._steps, is_handed_out=False)
         reached.known.data = self._data.objects
         walk.run()
+        self._seen, self._whole = walk.nodes, []
+        for path in self.slots.keys() & walk.nodes.keys():
+            self._note_whole(walk.nodes[path])
         self._looked_at, self._looked_step = self._monotonic(), self._steps
         self._look_seconds = self._looked_at - began
         labels = {*map(label_of, frames)}
@@ -242,15 +261,17 @@ class Observer:
         observation = self._look(at_batch=at_batch)
         self._stored = {observation.nodes[path].identity for path in self.slots if path in observation.nodes}
         for path, node in observation.nodes.items():
-            first = self._first.get(path)
+            name = self._first_path(node)
+            first = self._first.get(name, self._first.get(path))
             if first is None:
                 if node.text.startswith("the parameter ") or not self._is_late(node):
-                    self._first[path] = node.text
+                    self._first[name] = node.text
                     continue
             elif first == node.text and node.text != OUTSIDE and not self._is_swapped(node):
                 continue
             if self._slot_above(node) is None and not self._is_ignored(node):
                 self._add(node, observation)
+        self._add_shared(observation)
         referred = [
             node.text.removeprefix(OF_DATA) for node in observation.nodes.values() if node.text.startswith(OF_DATA)
         ]
@@ -268,8 +289,9 @@ class Observer:
             kind: Any = type(node.value)
             is_object = issubclass(kind, (nn.Cell, types.FunctionType)) or is_users_class(kind)
             if is_object and not issubclass(kind, tuple) and node.path in self._first and is_reachable(node):
-                self._objects.setdefault(node.identity, (node.path, node.chain()))
-                self._identities.setdefault(node.path, node.identity)
+                before = self._identities.setdefault(node.path, node.identity)
+                if self._place_of(node.value) is None and not self._is_alive(before, node.path):
+                    self._objects[node.identity] = _reference_to(node.value), node.path, node.chain()
         observation.let_go()
 
     def _is_late(self, node: Node) -> bool:
@@ -285,7 +307,36 @@ class Observer:
     def _is_swapped(self, node: Node) -> bool:
         """Return whether a path leads to another object that was there at the first look, too."""
         before = self._identities.get(node.path)
-        return before is not None and before != node.identity and node.identity in self._objects
+        return before is not None and before != node.identity and self._place_of(node.value) is not None
+
+    def _place_of(self, value: Any) -> tuple[str, Chain] | None:
+        """Return the path to an object that a look has seen, as text and as a way."""
+        if id(value) not in self._objects:
+            return None
+        alive, path, chain = self._objects[id(value)]  # which may be another object's, that is gone
+        is_seen = path in self._seen and self._seen[path].identity == id(value)
+        return (path, chain) if (is_seen if alive is None else alive() is value) else None
+
+    def _first_path(self, node: Node) -> str:
+        """Return the path that a node had when the object that it is a part of was first seen."""
+        part, path = "", node.path
+        while node.parent is not None:
+            part, node = f"{node.step}{part}", node.parent
+            if (place := self._place_of(node.value)) is not None:
+                return f"{place[0]}{part}"
+        return path
+
+    def _is_alive(self, identity: int, path: str) -> bool:
+        """Return whether a path belongs to an object that is still there."""
+        alive, place, _ = self._objects.get(identity, (None, "", None))
+        return alive is not None and alive() is not None and place == path
+
+    def _is_referred(self, value: Any, path: str) -> bool:
+        """Return whether what is stored at a path, or around it, refers to an object and does not have its parts."""
+        if issubclass(type(value), _BY_REFERENCE):
+            return True
+        place = self._place_of(value)
+        return place is not None and not is_below(place[0], [path, *self._whole])
 
     def _add(self, node: Node, observation: Look) -> None:
         owner = node.parent.value if node.parent is not None else None
@@ -294,10 +345,7 @@ class Observer:
             self.unstored.setdefault(node.path, _IN_GRAPH)
         slot, why = self._slot_of(node)
         if slot is not None:
-            self.slots[slot.path] = slot.chain()
-            if slot.identity not in self._stored or type(slot.value) in ATOMS:
-                self.shown.append(slot.path)
-            self._stored.add(slot.identity)
+            self._add_slot(slot)
             return
         is_walked = issubclass(type(node.value), (dict, list)) and len(node.value) <= MOST_ITEMS
         has_lost = any(path.startswith(f"{node.path}[") and path not in observation.nodes for path in self._first)
@@ -307,6 +355,41 @@ class Observer:
             return  # it says itself how it is stored
         if node.chain()[0].kind != "iterator" or not self._follows_progress(node, observation):
             self.unstored.setdefault(_around(node)[-1].path, why)
+
+    def _note_whole(self, slot: Node) -> None:
+        place = self._place_of(slot.value)
+        if not issubclass(type(slot.value), _BY_REFERENCE) and (place is None or place[0] == slot.path):
+            self._whole.append(slot.path)
+
+    def _add_slot(self, slot: Node) -> None:
+        self.slots[slot.path] = slot.chain()
+        self._note_whole(slot)
+        if slot.identity not in self._stored or type(slot.value) in ATOMS:
+            self.shown.append(slot.path)
+        self._stored.add(slot.identity)
+
+    def _add_shared(self, observation: Look) -> None:
+        """Add what was one object at the first look and is several now, and what is in something stored, too."""
+        nodes = _shareable(observation)
+        moved = [node for node in nodes if self._shared.get(node.path) not in (None, node.identity)]
+        born = [node for node in moved if (self._place_of(node.value) or [node.path])[0] == node.path]
+        parted = {self._shared[node.path] for node in born}
+        before = -1
+        while before != len(self.slots):
+            before, stored, others = len(self.slots), set[int](), []
+            for node in nodes:
+                if self._slot_above(node) is None:
+                    others.append(node)
+                elif issubclass(type(node.value), _SHARED):
+                    stored.add(node.identity)
+            for node in others:
+                is_parted = self._shared.get(node.path) in parted
+                if (is_parted or node.identity in stored) and not self._is_ignored(node) and is_reachable(node):
+                    slot, _ = self._slot_of(node, alone=True)
+                    if slot is not None:
+                        self._add_slot(slot)
+                    elif is_parted and self._slot_above(node) is None:
+                        self._add(node, observation)
 
     def _is_given(self, node: Node | None, observation: Look) -> bool:
         while node is not None and node.identity not in observation.given:
@@ -322,8 +405,10 @@ class Observer:
         return self._reads_point and any(node.value - first == count - before[name] for name, count in now)
 
     def _slot_above(self, node: Node | None) -> str | None:
+        """Return the path of the slot that stores a node, too."""
         while node is not None and node.path not in self.slots:
-            node = node.parent
+            owner = node.parent
+            node = None if owner is None or self._is_referred(owner.value, owner.path) else owner
         return None if node is None else node.path
 
     def _is_ignored(self, node: Node | None) -> bool:
@@ -335,11 +420,11 @@ class Observer:
     def _matches(self, path: str) -> bool:
         return any(pattern.fullmatch(path) for pattern in self._patterns)
 
-    def _slot_of(self, node: Node) -> tuple[Node | None, str]:
+    def _slot_of(self, node: Node, *, alone: bool = False) -> tuple[Node | None, str]:
         """Return the outermost node around a changed one that can be stored whole, or None; then why not."""
-        nodes, why = _around(node), ""
+        nodes, why = [node] if alone else _around(node), ""
         above = nodes[-1]
-        while above.parent is not None and not issubclass(type(above.parent.value), _BY_REFERENCE):
+        while not alone and above.parent is not None and not self._is_referred(above.parent.value, above.parent.path):
             above = above.parent
             if issubclass(type(above.value), CONTAINERS):
                 nodes.append(above)
@@ -364,20 +449,29 @@ class Observer:
                 name = value.__module__, value.__qualname__
                 if "<" not in name[1] and places.named(*name) is value:
                     return ["named", *name]
-            place, chain = self._objects.get(id(value), ("", None))
-            is_elsewhere = issubclass(kind, (nn.Cell, types.FunctionType)) or not is_below(place, [path])
-            if chain is not None and is_elsewhere:
-                return ["path", *plain_chain(chain)]
+            place = self._place_of(value)
+            if place is not None and self._is_referred(value, path):
+                return ["path", *plain_chain(place[1])]
             if issubclass(kind, ms.Parameter):
                 stored = self._reach().known.parameters.items()
                 return next((["stored", name] for name, parameter in stored if parameter is value), None)
             return None
 
-        addresses = self._reach().known.stored | self._objects.keys()
-        return Packer(reference, MOST_BYTES, places.owner_of, addresses)
+        def place_of(value: Any) -> Any:
+            place = self._place_of(value)
+            return place and ["path", *plain_chain(place[1])]
 
-    def _put_back(self, saved: Mapping[str, Any]) -> list[Unstored]:
+        addresses = self._reach().known.stored | self._objects.keys()
+        return Packer(reference, MOST_BYTES, places.owner_of, addresses, place_of)
+
+    def _put_back(self, saved: Mapping[str, Any], observation: Look) -> list[Unstored]:
         places, lost = Places(self._reach(), users_frames(sys._getframe(1))), []
+        # Had one of these led to what a slot has, it would have changed, too, and would be a slot or named.
+        changed = [path for path, *_ in (*saved["slots"], *saved["unstored"])]
+        for node in _shareable(observation):
+            is_seen = is_reachable(node) and not self._is_ignored(node) and not self._is_given(node, observation)
+            if is_seen and text_of(node.value) is not None and not is_below(node.path, changed):
+                places.keep(node.value)
         places.resolve_before(saved["slots"])
         for path, place, first, packed in saved["slots"]:
             try:
@@ -410,6 +504,24 @@ def _reached_code(observation: Look) -> Iterator[tuple[str, Any, bool]]:
             yield path, node.value, is_wrapped
         elif issubclass(type(node.value), nn.Cell):
             yield path, node.value, False
+
+
+def _shareable(observation: Look) -> list[Node]:
+    """Return the nodes of what a resume fills in place, but for the data's."""
+    nodes = [node for node in observation.nodes.values() if not node.text.startswith(OF_DATA)]
+    return [node for node in nodes if issubclass(type(node.value), _SHARED) or _is_users_object(node.value)]
+
+
+def _is_users_object(value: Any) -> bool:
+    kind: Any = type(value)
+    return is_users_class(kind) and not issubclass(kind, (*_BY_REFERENCE, tuple)) and text_of(value) is None
+
+
+def _reference_to(value: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # of a class that has only slots
+        return None
 
 
 def _around(node: Node) -> list[Node]:

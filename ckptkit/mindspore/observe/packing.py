@@ -13,6 +13,7 @@ two, occurs twice afterwards. No code of the user's runs. No pickle. Main thread
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
 import decimal
@@ -73,6 +74,7 @@ class Packer:
         most_bytes: At most so many bytes in all.
         owner_of: Returns the name of the stored parameter whose memory a parameter or an array has, or None.
         addresses: The ``id`` of objects, which another process has elsewhere.
+        place_of: Returns how another process reaches the object that a packed one is there, or None.
     """
 
     def __init__(
@@ -81,8 +83,10 @@ class Packer:
         most_bytes: int,
         owner_of: Callable[[Any], str | None] = lambda _: None,
         addresses: Collection[int] = (),
+        place_of: Callable[[Any], Any] = lambda _: None,
     ) -> None:
         self._reference, self._owner_of, self._addresses = reference, owner_of, addresses
+        self._place_of = place_of
         self._left_bytes = most_bytes
         self._path = ""
         self._numbers: dict[int, int] = {}
@@ -157,7 +161,8 @@ class Packer:
             held = self._pairs(items_of_dict(value), depth)
         elif issubclass(kind, list):
             held = self._items(list.__iter__(value), depth)
-        return ["object", self._class(kind), parts, held]
+        place = self._place_of(value)
+        return ["object", self._class(kind), parts, held, place and ["reference", place]]
 
     def _made(self, value: Any, depth: int) -> Any:
         kind: Any = type(value)
@@ -244,6 +249,8 @@ class Unpacker:
     ) -> None:
         self._resolve, self._class_of, self._owner_of = resolve, class_of, owner_of
         self._values: list[Any] = []
+        self.filled: dict[int, Any] = {}  # what was there and has its content already, by id
+        self.referred: dict[int, Any] = {}  # what was there and is referred to, by id; only itself gets its content
 
     def slot(self, first: int, packed: Any, present: Any = None) -> Any:
         """Return the value; ``present`` itself, with its content replaced, if it is of the same kind and can change.
@@ -255,10 +262,21 @@ class Unpacker:
         return self._value(packed, present)
 
     def _value(self, packed: Any, present: Any = None) -> Any:
+        if packed[0] in _IDENTICAL:  # one that is there becomes one of them
+            present = self._own(packed, present)
+            present = None if id(present) in self.filled else present
         value = self._unpacked(packed[0], packed[1:], present)
         if packed[0] in _IDENTICAL:
+            self.filled[id(value)] = value
             self._values.append(value)
         return value
+
+    def _own(self, packed: Any, present: Any) -> Any:
+        """Return what is there of an object, wherever that is."""
+        if packed[0] == "object" and packed[4] is not None:
+            with contextlib.suppress(CannotPackError):
+                return self._resolve(packed[4][1])
+        return None if packed[0] == "object" and id(present) in self.referred else present
 
     def _unpacked(self, tag: str, held: Sequence[Any], present: Any) -> Any:  # noqa: PLR0911 - as `_packed`
         if tag == "=":
@@ -320,7 +338,7 @@ class Unpacker:
         return _refilled(before, made) if is_same else made
 
     def _object(self, held: Sequence[Any], present: Any) -> Any:
-        named, parts, content = held
+        named, parts, content, _ = held
         kind = self._class_of(*named)
         if type(present) is not kind and any("__new__" in vars(base) and is_users_class(base) for base in kind.__mro__):
             raise CannotPackError(f"the class {kind.__qualname__} makes its objects in a __new__ of its own")

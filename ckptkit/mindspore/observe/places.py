@@ -58,7 +58,12 @@ class Places:
         """Resolve all references in packed values, before putting some of them back changes where they lead to."""
         for reference in _references_in(packed):
             with contextlib.suppress(CannotPackError):  # which is said of the value that needs it
-                self._objects[repr(reference)] = self._resolve(reference)
+                value = self._objects[repr(reference)] = self._resolve(reference)
+                self._unpacker.referred[id(value)] = value
+
+    def keep(self, value: Any) -> None:
+        """Let a value stay as it is, though a path may lead to it: in the saved run that led to another."""
+        self._unpacker.filled[id(value)] = value
 
     def put(self, chain: Chain, first: int, packed: Any) -> None:
         """Put a packed value where a path leads to."""
@@ -69,7 +74,7 @@ class Places:
         if steps and value is not present:
             try:
                 set_part(owner, steps[-1], value)
-            except (AttributeError, TypeError) as error:
+            except (AttributeError, TypeError, IndexError) as error:
                 raise CannotPackError(str(error)) from error
         elif root.kind == "variable" and not steps:
             set_variables(self._frame(root.owner), {root.name: value})

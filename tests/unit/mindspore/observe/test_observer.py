@@ -145,6 +145,95 @@ def test_two_paths_to_one_list_lead_to_one_list_again():
     assert again["a"].items is again["b"].items
 
 
+def sharing(make):
+    value = make()
+    return {"meter": Meter(first=value, second=value)}
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+@pytest.mark.parametrize("make", [Meter, list, lambda: [[1], [2]], lambda: np.zeros(3)], ids=str)
+def test_what_was_one_object_and_is_two_stays_two(make, name):
+    def act(given):
+        value = copy.deepcopy(getattr(given["meter"], name))
+        vars(value).update(total=5) if type(value) is Meter else value.__iadd__([7])
+        setattr(given["meter"], name, value)
+
+    given = sharing(make)
+    life = Life(None, given)
+    life.step(lambda: act(given))
+    Life(life.save(), now := sharing(make)).begin()
+    again = now["meter"]
+    assert again.first is not again.second
+    for attribute in ("first", "second"):
+        found, expected = getattr(again, attribute), getattr(given["meter"], attribute)
+        assert repr(vars(found) if make is Meter else found) == repr(vars(expected) if make is Meter else expected)
+
+
+def test_a_list_that_an_ignored_path_leads_to_as_well_changes_in_place():
+    again, _, _ = lives(
+        lambda: sharing(list), lambda given: given["meter"].first.append(1), ignore=["stateful['meter'].second"]
+    )
+    assert again["meter"].first is again["meter"].second
+    assert again["meter"].first == [1, 1, 1, 1]
+
+
+def test_what_becomes_one_object_with_a_list_that_does_not_change_stays_one():
+    again, _, _ = lives(
+        lambda: {"meter": Meter(current=None, kept=[1])},
+        lambda given: setattr(given["meter"], "current", given["meter"].kept),
+    )
+    assert again["meter"].current is again["meter"].kept
+
+
+def test_new_objects_are_not_taken_for_those_whose_memory_they_have():
+    def act(given):  # each takes the memory that the one before leaves
+        owner = given["owner"]
+        owner.first = Meter(total=owner.first.total + 1)
+        owner.second = Meter(total=owner.second.total + 10)
+
+    for steps in (1, 2, 3, 4):
+        again, _, _ = lives(lambda: {"owner": Meter(first=Meter(), second=Meter())}, act, steps)
+        assert (again["owner"].first.total, again["owner"].second.total) == (steps, 10 * steps)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_objects_that_change_places_and_content_keep_both(steps):
+    def swap(given):
+        owner = given["owner"]
+        owner.first, owner.second = owner.second, owner.first
+        owner.first.total += 1
+
+    def make():
+        return {"owner": Meter(first=Meter(total=0), second=Meter(total=70))}
+
+    again, _, _ = lives(make, swap, steps)
+    expected = make()
+    for _ in range(steps):
+        swap(expected)
+    totals = [(given["owner"].first.total, given["owner"].second.total) for given in (again, expected)]
+    assert totals[0] == totals[1]
+
+
+@pytest.mark.parametrize("names", [("items", "best"), ("best", "items")])
+def test_the_best_of_a_list_that_is_sorted_is_the_same_object_again(names):
+    def make():
+        items = [Meter(total=number) for number in range(3)]
+        parts = {"items": items, "best": None}
+        return {"owner": Meter(**{name: parts[name] for name in names}, lowest=items[0])}
+
+    def act(given):
+        owner = given["owner"]
+        for item in owner.items:
+            item.total *= 2
+        owner.items.sort(key=lambda item: -item.total)
+        owner.best = owner.items[0]
+
+    owner = lives(make, act)[0]["owner"]
+    assert [item.total for item in owner.items] == [32, 16, 0]
+    assert owner.best is owner.items[0]
+    assert owner.lowest is owner.items[2]
+
+
 @pytest.mark.parametrize("pattern", ["stateful['meter'].total", "*.total", "*"])
 def test_ignored_paths_are_neither_stored_nor_named(pattern):
     again, life, resumed = lives(lambda: {"meter": Meter()}, lambda given: given["meter"].add(), ignore=[pattern])
