@@ -121,7 +121,7 @@ class Observer:
         self._reached_at: Mapping[str, int] = {}
         self._counted: dict[str, tuple[Any, Mapping[str, int]]] = {}
         self._stored: set[int] = set()  # the ids of what the slots of one look lead to
-        # Of looks, by id: whether it is alive, if it tells, and its path.
+        # What looks saw, by id: a weak reference, since another object may get the id, or None; its path.
         self._objects: dict[int, tuple[weakref.ref[Any] | None, str, Chain]] = {}
         self._seen: Mapping[str, Node] = {}
         self._whole: list[str] = []  # the paths of slots that have the parts of what they lead to

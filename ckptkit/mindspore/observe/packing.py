@@ -7,8 +7,8 @@ its class: its attributes are set. One of the standard library is made as its ``
 `_MAKERS`. Anything else is refused with `CannotPackError`.
 
 Guarantees: what `Packer.slot` returns is accepted by `ckptkit.core.tree.encode_tree`. A container, array, generator or
-object that is there already is changed in place, since others may hold it; one that occurs twice, in one value or in
-two, occurs twice afterwards. No code of the user's runs. No pickle. Main thread only.
+object that is there already is changed in place, since others may hold it, but never for two packed ones; one that
+occurs twice, in one value or in two, occurs twice afterwards. No code of the user's runs. No pickle. Main thread only.
 """
 
 from __future__ import annotations
