@@ -96,7 +96,7 @@ def _scope_of(target: Any, compiled: bool) -> _Scope | None:
 def _named_in(scope: _Scope) -> Iterator[NamedObject]:
     local = {**scope.local}
     spaces: dict[str, Mapping[str, Any]] = {"LOAD_GLOBAL": scope.module, "LOAD_NAME": scope.module}
-    spaces |= {"LOAD_FAST": local, "LOAD_DEREF": local, "IMPORT_NAME": sys.modules}
+    spaces |= {"LOAD_FAST": local, "LOAD_FAST_CHECK": local, "LOAD_DEREF": local, "IMPORT_NAME": sys.modules}
     value, name, line = UNKNOWN, "", scope.code.co_firstlineno
     package: tuple[str, Any] = "", UNKNOWN
     for step in _instructions_of(scope.code):
@@ -112,7 +112,7 @@ def _named_in(scope: _Scope) -> Iterator[NamedObject]:
                 local[step.argval] = value
             value = UNKNOWN
         elif type(step.argval) is str:
-            is_text = step.opname == "LOAD_CONST"
+            is_text = step.opname in ("LOAD_CONST", "RETURN_CONST")
             name, value = step.argval, step.argval if is_text else spaces.get(step.opname, {}).get(step.argval, UNKNOWN)
             package = (name, value) if step.opname == "IMPORT_NAME" else package
         else:

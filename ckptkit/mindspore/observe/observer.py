@@ -466,16 +466,17 @@ class Observer:
 
     def _put_back(self, saved: Mapping[str, Any], observation: Look) -> list[Unstored]:
         places, lost = Places(self._reach(), users_frames(sys._getframe(1))), []
+        unpacker = places.unpacker()
         # Had one of these led to what a slot has, it would have changed, too, and would be a slot or named.
         changed = [path for path, *_ in (*saved["slots"], *saved["unstored"])]
         for node in _shareable(observation):
             is_seen = is_reachable(node) and not self._is_ignored(node) and not self._is_given(node, observation)
             if is_seen and text_of(node.value) is not None and not is_below(node.path, changed):
-                places.keep(node.value)
-        places.resolve_before(saved["slots"])
+                unpacker.filled[id(node.value)] = node.value
+        places.resolve_before(unpacker, saved["slots"])
         for path, place, first, packed in saved["slots"]:
             try:
-                places.put(chain_of(place), first, packed)
+                places.put(unpacker, chain_of(place), first, packed)
                 self.slots[path] = chain_of(place)
                 self.shown.append(path)
             except CannotPackError as error:

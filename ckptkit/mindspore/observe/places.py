@@ -40,7 +40,10 @@ class Places:
         self._reached, self._frames = reached, frames
         self._objects: dict[str, Any] = {}
         self._owners: dict[int, str] | None = None
-        self._unpacker = Unpacker(self._object_of, self.class_of, self.owner_of)
+
+    def unpacker(self) -> Unpacker:
+        """Return what puts values back; not an attribute, since it holds this object, and that holds parameters."""
+        return Unpacker(self._object_of, self.class_of, self.owner_of)
 
     def follow(self, chain: Chain) -> Any:
         """Return the object at a path."""
@@ -54,23 +57,19 @@ class Places:
             raise CannotPackError(f"there is no {name} in this process")
         return value
 
-    def resolve_before(self, packed: Any) -> None:
+    def resolve_before(self, unpacker: Unpacker, packed: Any) -> None:
         """Resolve all references in packed values, before putting some of them back changes where they lead to."""
         for reference in _references_in(packed):
             with contextlib.suppress(CannotPackError):  # which is said of the value that needs it
                 value = self._objects[repr(reference)] = self._resolve(reference)
-                self._unpacker.referred[id(value)] = value
+                unpacker.referred[id(value)] = value
 
-    def keep(self, value: Any) -> None:
-        """Let a value stay as it is, though a path may lead to it: in the saved run that led to another."""
-        self._unpacker.filled[id(value)] = value
-
-    def put(self, chain: Chain, first: int, packed: Any) -> None:
+    def put(self, unpacker: Unpacker, chain: Chain, first: int, packed: Any) -> None:
         """Put a packed value where a path leads to."""
         root, steps = chain
         owner = self.follow((root, steps[:-1])) if steps else None
         present = part_at(owner, steps[-1], self._reached.known) if steps else self._present(root)
-        value = self._unpacker.slot(first, packed, None if present is MISSING else present)
+        value = unpacker.slot(first, packed, None if present is MISSING else present)
         if steps and value is not present:
             try:
                 set_part(owner, steps[-1], value)

@@ -91,7 +91,7 @@ def test_map_with_global_numpy_generator_gets_warning(tmp_path: Path) -> None:
     outcome = run(tmp_path, *DRAWS)
     assert outcome.code == 0, outcome
     warning = outcome.warning("not be bit-exact")
-    assert "augment() in train.py:16: np.random.rand" in warning
+    assert "np.random.rand in augment() in train.py:16" in warning
     assert "ckptkit.data.sample_rng" in warning
     assert committed(tmp_path)[-1] == NEWEST
 
@@ -99,7 +99,7 @@ def test_map_with_global_numpy_generator_gets_warning(tmp_path: Path) -> None:
 def test_strict_refuses_map_with_global_numpy_generator(tmp_path: Path) -> None:
     error = run(tmp_path, *DRAWS, (OPTION, "strict=True")).error
     assert error.startswith("ckptkit.errors.ResumeError: strict=True refuses")
-    assert "augment() in train.py:16: np.random.rand" in error
+    assert "np.random.rand in augment() in train.py:16" in error
     assert "num_parallel_workers=1" in error
     assert committed(tmp_path) == []
 

@@ -1207,7 +1207,7 @@ def test_the_process_is_left_as_it_was(tmp_path, until):
 
 
 def test_the_facade_is_lazy_and_complete():
-    code = "import sys, ckptkit.data as d; print('mindspore' in sys.modules, *d.__all__)"
+    code = "import sys, ckptkit as ck; print('mindspore' in sys.modules, *ck.data.__all__)"
     assert python("-c", code).stdout.split() == ["False", *ck.data.__all__]
     known = {"Augmented", "EpochSampler", "GlobalIndices", "GlobalSampler", "resumable", "sample_rng"}
     assert set(ck.data.__all__) == known
