@@ -8,6 +8,7 @@ Guarantees: no code of the user's runs. Only `set_part` changes anything. Main t
 
 from __future__ import annotations
 
+import contextvars
 import dis
 import enum
 import functools
@@ -123,6 +124,8 @@ def parts_of(value: Any, known: Known) -> Parts:  # noqa: PLR0912 - a case for e
     elif issubclass(kind, functools.partial):
         yield from _attributes((name, getattr(value, name)) for name in ("func", "args", "keywords"))
         yield from _attributes(own_attributes(value).items())
+    elif kind is contextvars.ContextVar:
+        yield Step("context", ""), value.get(None)
     elif issubclass(kind, weakref.ref):
         yield Step("inner", ""), value()
     elif kind in GENERATOR_KINDS:
@@ -168,6 +171,8 @@ def set_part(owner: Any, step: Step, value: Any) -> None:
             owner.append(value)
         else:
             owner[key] = value
+    elif kind == "context":
+        owner.set(value)
     elif kind == "closure":
         owner.__closure__[owner.__code__.co_freevars.index(key)].cell_contents = value
     else:  # of an argument

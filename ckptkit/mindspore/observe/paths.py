@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 _STEP_TEXTS = {
     **dict.fromkeys(("attribute", "closure", "class"), ".{}"),
-    **{"item": "[{}]", "key": "[{!r}]", "default": "({})", "inner": "()", "part": "{}"},
+    **{"item": "[{}]", "key": "[{!r}]", "default": "({})", "inner": "()", "context": ".get()", "part": "{}"},
 }
 
 
@@ -41,8 +41,8 @@ class Step(NamedTuple):
     """Leads from an object to a part of it.
 
     Attributes:
-        kind: ``attribute``, ``item``, ``key``, ``closure`` or ``default``; ``class`` and ``inner`` for what is not set,
-            ``part`` for what another process cannot reach so.
+        kind: ``attribute``, ``item``, ``key``, ``closure``, ``default`` or ``context``; ``class`` and ``inner`` for
+            what is not set, ``part`` for what another process cannot reach so.
         key: Its name, index or key; of a ``part``, its text in a path.
     """
 

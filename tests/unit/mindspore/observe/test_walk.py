@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import enum
 import functools
 import itertools
@@ -104,6 +105,9 @@ def started():
     return generator
 
 
+context = contextvars.ContextVar("temperature")
+context.set([1.0, []])
+
 PATHS = [
     ([1, "a"], {"x": None}),
     ([1, [2]], {"x[0]": "int 1", "x[1]": None}),
@@ -126,6 +130,7 @@ PATHS = [
     (Meter().add, {"x.__self__.total": "int 0", "x()(0)": None}),
     (functools.partial(closure_of(1), [[7]]), {"x.func.value": "int 1", "x.args[0][0]": None}),
     (closure_of({"n": 1}), {"x.value": None}),
+    (context, {"x.get()[0]": "float 1.0"}),
     (started(), {"x.count": "int 2"}),
     (Phase.WARM, {"x": "Phase.WARM"}),
     (Net(), {"x.calls": "int 0", "x.dense": "<Dense>"}),
