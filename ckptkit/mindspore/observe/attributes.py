@@ -7,6 +7,7 @@ the user's. Any thread.
 from __future__ import annotations
 
 import functools
+import threading
 import types
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,9 @@ _ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget
 
 def own_attributes(owner: Any) -> Mapping[str, Any]:
     """Return what ``vars(owner)`` gives; nothing for an object without ``__dict__``, such as one with slots."""
+    if type(owner) is threading.local:  # which has no descriptor for it
+        of_thread: Mapping[str, Any] = threading.local.__getattribute__(owner, "__dict__")
+        return of_thread
     for kind in type(owner).__mro__:
         descriptor = kind.__dict__.get("__dict__")
         if descriptor is not None:

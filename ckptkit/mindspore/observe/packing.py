@@ -147,6 +147,8 @@ class Packer:
             return ["dict", self._pairs(items_of_dict(value), depth)]
         if issubclass(kind, enum.Enum):
             return ["member", self._class(kind), own_attributes(value)["_name_"]]
+        if kind is types.MethodType and type(value.__func__) is types.FunctionType:
+            return ["method", self._pack(value.__self__, depth + 1), value.__func__.__name__]
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             return ["named tuple", self._class(kind), self._items(tuple.__iter__(value), depth)]
         return self._object(value, depth) if is_users_class(kind) else self._made(value, depth)
@@ -278,7 +280,7 @@ class Unpacker:
                 return self._resolve(packed[4][1])
         return None if packed[0] == "object" and id(present) in self.referred else present
 
-    def _unpacked(self, tag: str, held: Sequence[Any], present: Any) -> Any:  # noqa: PLR0911 - as `_packed`
+    def _unpacked(self, tag: str, held: Sequence[Any], present: Any) -> Any:  # noqa: PLR0911, PLR0912 - as `_packed`
         if tag == "=":
             return held[0]
         if tag == "again":
@@ -304,9 +306,13 @@ class Unpacker:
         if tag == "member":
             return self._class_of(*held[0]).__members__[held[1]]
         if tag == "tensor":
-            return _filled_tensor(present, *held)
+            return self._tensor(present, *held)
         if tag == "generator":
             return _filled_generator(present, held[0], self._value(held[1]))  # which has the number of children, too
+        if tag == "method":
+            owner = self._value(held[0])
+            function = next(vars(base)[held[1]] for base in type(owner).__mro__ if held[1] in vars(base))
+            return types.MethodType(function, owner)
         return self._resolve(held[0])  # "reference"
 
     def _array(self, present: Any, value: Any) -> Any:
@@ -318,6 +324,19 @@ class Unpacker:
         if not present.flags.writeable or not (_is_own(present) or self._owner_of(present) is None):
             return np.array(value)
         present[...] = value
+        return present
+
+    def _tensor(self, present: Any, dtype: str, bits: Any, name: str | None, requires_grad: bool | None) -> Any:
+        tensor = tensor_of(bits, dtype)
+        if name is None:
+            return tensor
+        is_same = isinstance(present, ms.Parameter) and present.shape == tensor.shape and present.dtype == tensor.dtype
+        if not is_same:
+            return ms.Parameter(tensor, name=name, requires_grad=bool(requires_grad))
+        if self._owner_of(present) is None:
+            assign(present, bits, dtype)
+        else:  # a parameter that is restored already has this memory, as a target may have before the first step
+            present.set_data(tensor)
         return present
 
     def _made(self, held: Sequence[Any], present: Any) -> Any:
@@ -378,17 +397,6 @@ def _is_own(value: Any) -> bool:
     while type(value.base) in (np.ndarray, np.memmap):
         value = value.base
     return value.base is None or type(value) is np.memmap
-
-
-def _filled_tensor(present: Any, dtype: str, bits: Any, name: str | None, requires_grad: bool | None) -> Any:
-    tensor = tensor_of(bits, dtype)
-    if name is None:
-        return tensor
-    is_same = isinstance(present, ms.Parameter) and present.shape == tensor.shape and present.dtype == tensor.dtype
-    if not is_same:
-        return ms.Parameter(tensor, name=name, requires_grad=bool(requires_grad))
-    assign(present, bits, dtype)
-    return present
 
 
 def _filled_generator(present: Any, kind: str, state: Any) -> Any:

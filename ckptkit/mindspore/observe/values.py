@@ -6,6 +6,7 @@ tensor above 1 MiB is read by a sample. Any thread.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import functools
 import io
@@ -94,7 +95,7 @@ def reduced(value: Any) -> tuple[Any, ...]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python 3.12 deprecates what 3.14 removes for iterators of itertools
             parts = value.__reduce_ex__(4)
-    except (TypeError, ValueError):  # it cannot be copied, or is closed
+    except (TypeError, ValueError, RuntimeError):  # it cannot be copied, is closed, or is for another process
         return ()
     return parts if type(parts) is tuple else ()
 
@@ -246,6 +247,8 @@ _BY_BASE: tuple[tuple[Any, Callable[[Any], str | None]], ...] = (
     (PurePath, lambda value: f"{type(value).__name__} {value}"),
     ((set, frozenset), _text_of_set),
     (GENERATORS, _text_of_generator),
+    # A private base class: of c_int and its like.
+    ((ctypes._SimpleCData, ctypes.Array, ctypes.Structure), lambda value: f"{type(value).__name__} {bytes(value)!r}"),
     (threading.Semaphore, lambda value: f"Semaphore {own_attributes(value).get('_value')}"),
     (threading.Event, lambda value: f"Event {own_attributes(value).get('_flag')}"),
     (np.random.SeedSequence, lambda value: f"SeedSequence {value.n_children_spawned}"),

@@ -233,6 +233,17 @@ def test_parameters_come_back_in_place_with_name_and_switch():
     assert present.asnumpy().tolist() == [1, 2]
 
 
+def test_a_parameter_in_the_memory_of_a_stored_one_is_put_back_into_memory_of_its_own():
+    online, target = (ms.Parameter(ms.Tensor([0.0, 0.0]), name=name) for name in ("online", "target"))
+    target.set_data(online)  # as a target of a momentum network begins
+    assert target.data_ptr() == online.data_ptr()
+    saved = Packer(lambda held, path: None, MOST_BYTES).slot("slot", ms.Parameter(ms.Tensor([1.0, 2.0]), name="target"))
+    owners = {online.data_ptr(): "online"}
+    unpacker = Unpacker(lambda reference: None, class_of, lambda value: owners.get(value.data_ptr()))
+    assert unpacker.slot(*saved, target) is target
+    assert (target.asnumpy().tolist(), online.asnumpy().tolist()) == ([1, 2], [0, 0])
+
+
 def spawned(seed, children=3):
     sequence = np.random.SeedSequence(seed)
     sequence.spawn(children)
@@ -337,8 +348,10 @@ def test_iterators_go_on_where_they_were(items, begin, steps):
 def test_references_lead_to_the_objects_of_the_new_process():
     elsewhere = Meter()
     references = {"meter": elsewhere, "function": advanced, "class": Record}
-    value = again([elsewhere, advanced, Record], references=references)
-    assert [part is held for part, held in zip(value, (elsewhere, advanced, Record), strict=True)] == [True] * 3
+    value = again([elsewhere, advanced, Record, elsewhere.add], references=references)
+    assert [part is held for part, held in zip(value, (elsewhere, advanced, Record), strict=False)] == [True] * 3
+    value[3]()
+    assert elsewhere.total == 1
 
 
 def test_a_class_with_a_new_of_its_own_fills_objects_and_makes_none():
