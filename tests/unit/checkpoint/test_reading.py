@@ -11,7 +11,7 @@ from support.corrupt import corrupt
 from support.runs.grown import WatchedRun, grow, opened, run_at
 from support.wire import Wire
 
-from ckptkit.checkpoint import leaves, read
+from ckptkit.checkpoint import read, shard_bytes
 from ckptkit.checkpoint.read import verify
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manager.manager import CheckpointManager
@@ -51,7 +51,7 @@ class Quiet:
 @pytest.mark.parametrize("reads", ["files", "lanes", "fetched"])
 def test_one_wrong_answer_costs_a_start_nothing(*, newest, root, key, how, reads, monkeypatch, caplog):
     monkeypatch.setattr(read, "_LANES_FROM_BYTES", 0 if reads == "lanes" else 1 << 40)
-    monkeypatch.setattr(leaves, "FEW", 0)
+    monkeypatch.setattr(shard_bytes, "FEW", 0)
     monkeypatch.setattr(LocalStorage, "window_bytes", 64 if reads == "lanes" else 1 << 20)
     wire = Wire(LocalStorage(root), key, how, is_remote=reads == "fetched")
     run = WatchedRun()

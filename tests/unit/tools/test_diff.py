@@ -12,7 +12,7 @@ from support.runs.dict_storage import DictStorage
 from support.runs.rank_files import NAME, leaf, opened, write_ranks
 from support.runs.scenario import AT_6, corrupt, history, name_at
 
-from ckptkit.checkpoint import leaves as leaves_module
+from ckptkit.checkpoint import shard_bytes
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import bytes_of, leaf_of
@@ -254,7 +254,7 @@ CUTS = {
 @pytest.mark.parametrize("b", CUTS)
 def test_diff_assembles_parts_of_any_cut(a, b, monkeypatch):
     monkeypatch.setattr(diff, "WINDOW_BYTES", 20)
-    monkeypatch.setattr(leaves_module, "_WINDOW_BYTES", 24)
+    monkeypatch.setattr(shard_bytes, "_WINDOW_BYTES", 24)
     same = compared(CUTS[a](WHOLE), CUTS[b](WHOLE))
     assert same.leaves == ()
     assert same.is_empty == (same.ranks[0] == same.ranks[1])
@@ -269,7 +269,7 @@ def test_diff_assembles_parts_of_any_cut(a, b, monkeypatch):
 @pytest.mark.parametrize("order", [1, -1])
 def test_diff_result_ignores_window_and_leaf_order(monkeypatch, window_bytes, order):
     """The files are proven by their digests each time."""
-    monkeypatch.setattr(leaves_module, "_WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(shard_bytes, "_WINDOW_BYTES", window_bytes)
     monkeypatch.setattr(diff, "WINDOW_BYTES", 12)
     leaves = [leaf(f"z{n}", np.arange(7, dtype=np.float32) + n, "per_rank") for n in range(4)]
     changed = [leaf(f"z{n}", np.arange(7, dtype=np.float32) + n + (n == 2), "per_rank") for n in range(4)]
@@ -289,7 +289,7 @@ def test_diff_result_ignores_window_and_leaf_order(monkeypatch, window_bytes, or
 
 def proven_files(monkeypatch, count):
     """Reads files of 100 bytes in windows of 16."""
-    monkeypatch.setattr(leaves_module, "_WINDOW_BYTES", 16)
+    monkeypatch.setattr(shard_bytes, "_WINDOW_BYTES", 16)
     storage, shards = DictStorage(), []
     for number in range(count):
         data = np.random.default_rng(number).bytes(100)
@@ -298,7 +298,7 @@ def proven_files(monkeypatch, count):
         shards.append(
             ShardEntry(key=key, size_bytes=100, digest=digest_of(data), role="weights", tensors=[], blocks=None)
         )
-    return storage, shards, leaves_module.ProvenFiles(storage, NAME, lambda size_bytes: None)
+    return storage, shards, shard_bytes.ProvenFiles(storage, NAME, lambda size_bytes: None)
 
 
 def bytes_at(files, shard, start, count):
@@ -477,7 +477,7 @@ def test_states_of_other_kinds_are_shown_whole():
 
 def test_diff_memory_is_bounded_by_windows(monkeypatch):
     monkeypatch.setattr(diff, "WINDOW_BYTES", 64)
-    monkeypatch.setattr(leaves_module, "_WINDOW_BYTES", 128)
+    monkeypatch.setattr(shard_bytes, "_WINDOW_BYTES", 128)
     asked = []
 
     class Measured(DictStorage):
