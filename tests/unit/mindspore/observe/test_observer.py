@@ -151,7 +151,9 @@ def sharing(make):
 
 
 @pytest.mark.parametrize("name", ["first", "second"])
-@pytest.mark.parametrize("make", [Meter, list, lambda: [[1], [2]], lambda: np.zeros(3)], ids=str)
+@pytest.mark.parametrize(
+    "make", [Meter, list, lambda: [[1], [2]], lambda: np.zeros(3)], ids=["object", "list", "nested", "array"]
+)
 def test_what_was_one_object_and_is_two_stays_two(make, name):
     def act(given):
         value = copy.deepcopy(getattr(given["meter"], name))
