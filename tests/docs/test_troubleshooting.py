@@ -44,6 +44,7 @@ RARE = {
     "times, which cannot be undone": "a generator that has spawned others since its start; says all there is to say",
     "another save of this process is still writing": "a defect of ckptkit, which takes a writer for ended",
     "the server lists": "a server that answers what it was not asked",
+    "is the last number of the format": "a million starts, or a stray document; says what to do",
     "the file system lists": "likewise",
     "the server's pages do not continue": "likewise",
     "the server does not support reading a part of a file": "likewise",
