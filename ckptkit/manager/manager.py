@@ -3,8 +3,7 @@
 Once `save` has returned, training may go on: what it may change before its next update is copied; what only the update
 changes is read in place until the fence, which runs before the update. In a job of many ranks each rank has a manager
 over the same root; `restore`, `save`, `save_final`, `agree` and `step` are collectives: every rank calls them at the
-same micro-step. Training thread only; the writer has its own thread, which does not use the
-framework.
+same micro-step. Training thread only; the writer has its own thread, which does not use the framework.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Opens an attempt: chooses a checkpoint, applies it, and fences every earlier start of the run.
 
-The order is the protocol (``docs/format.md``, Starting): list, choose, check the documents, apply, which
-verifies every byte that it reads; make sure that the applied
-checkpoint stays; create ``attempts/N+1.json`` with it as parent; list again. So a wrong model fails before it fences a
-running job, and of two starts the last one wins. The training thread only, once per process and run.
+The order is the protocol (``docs/format.md``, Starting): list, choose, check the documents, apply, which verifies every
+byte that it reads; make sure that the applied checkpoint stays; create ``attempts/N+1.json`` with it as parent; list
+again. So a wrong model fails before it fences a running job, and of two starts the last one wins. The training thread
+only, once per process and run.
 """
 
 from __future__ import annotations

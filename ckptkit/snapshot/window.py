@@ -7,8 +7,8 @@ up the save, and so does a writer that waits for slices from a thread that has e
 over.
 
 `Window.open_shard` and `read` are for the writer; `advance` and `release` for any thread that waits for the save;
-everything else for the training thread. The pool's
-condition guards what they share, with the thread of `CopyAhead`; nobody holds it while bytes are copied.
+everything else for the training thread. The pool's condition guards what they share, with the thread of `CopyAhead`;
+nobody holds it while bytes are copied.
 """
 
 from __future__ import annotations

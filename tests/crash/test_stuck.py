@@ -171,8 +171,8 @@ def test_prune_goes_on(root, caplog, file):
     assert committed(root) == [*([OLDEST] if file == "COMMIT" else []), *names[3:]]
     assert len(warnings(caplog)) == 1
     storage.clear()
-    again = prune(storage, plan_prune(storage, rules, branches=False), token="e" * 32)
-    assert (again.removed, again.emptied, again.stuck) == (
+    later = prune(storage, plan_prune(storage, rules, branches=False), token="e" * 32)
+    assert (later.removed, later.emptied, later.stuck) == (
         ([OLDEST], [], []) if file == "COMMIT" else ([], [OLDEST], [])
     )
     check_new_start(root, latest=names[-1])

@@ -37,7 +37,7 @@ from ckptkit.mindspore.observe.attributes import attributes_of, items_of_dict, o
 from ckptkit.mindspore.observe.users import is_users_class
 from ckptkit.mindspore.observe.values import ATOMS, GENERATORS, extends_plain, generator_of, reduced, text_of
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
-from ckptkit.mindspore.rng import restore_generator, spawned_of
+from ckptkit.mindspore.rng import restore_generator
 
 _MOST_DEPTH = 24
 _LEAST_ADDRESS = 1 << 24
@@ -138,8 +138,7 @@ class Packer:
         if issubclass(kind, ms.Tensor) and not is_users_class(kind):
             return self._tensor(value)
         if issubclass(kind, GENERATORS) and not is_users_class(kind) and (state := generator_of(value)) is not None:
-            children = spawned_of(value) if kind is np.random.Generator else 0
-            return ["generator", kind.__name__, self._pack(state, depth + 1), children]
+            return ["generator", kind.__name__, self._pack(state, depth + 1)]
         if kind in _SEQUENCES.values():
             items = sorted(value, key=lambda item: text_of(item) or "") if kind in (set, frozenset) else value
             return [kind.__name__, self._items(items, depth)]
@@ -308,7 +307,7 @@ class Unpacker:
         if tag == "tensor":
             return self._tensor(present, *held)
         if tag == "generator":
-            return _filled_generator(present, held[0], self._value(held[1]))  # which has the number of children, too
+            return _filled_generator(present, held[0], self._value(held[1]))
         if tag == "method":
             owner = self._value(held[0])
             function = next(vars(base)[held[1]] for base in type(owner).__mro__ if held[1] in vars(base))

@@ -248,7 +248,10 @@ _BY_BASE: tuple[tuple[Any, Callable[[Any], str | None]], ...] = (
     ((set, frozenset), _text_of_set),
     (GENERATORS, _text_of_generator),
     # A private base class: of c_int and its like.
-    ((ctypes._SimpleCData, ctypes.Array, ctypes.Structure), lambda value: f"{type(value).__name__} {bytes(value)!r}"),
+    (
+        (ctypes._SimpleCData, ctypes.Array, ctypes.Structure),
+        lambda value: f"{type(value).__name__} {_text_of_atom(bytes(value))}",
+    ),
     (threading.Semaphore, lambda value: f"Semaphore {own_attributes(value).get('_value')}"),
     (threading.Event, lambda value: f"Event {own_attributes(value).get('_flag')}"),
     (np.random.SeedSequence, lambda value: f"SeedSequence {value.n_children_spawned}"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,7 @@ from benchmarks.bench.table import cell, table
 
 TINY = {"mib": 2, "micro_ms": 1.0, "micro_steps": 2, "saves": 1, "pairs": 1, "restores": 1}
 
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.extended]
+pytestmark = pytest.mark.extended
 
 
 @pytest.fixture

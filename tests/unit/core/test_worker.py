@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import sys
 import threading
 
 import pytest
@@ -207,10 +206,6 @@ def asks():
         one.end()
 
 
-only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="no thread has a priority of its own elsewhere")
-
-
-@only_on_linux
 def test_worker_gives_way_except_while_a_thread_waits(asks):
     before, first = priority(), asks()
     low = first.now()
@@ -226,7 +221,6 @@ def test_worker_gives_way_except_while_a_thread_waits(asks):
     assert priority() == before
 
 
-@only_on_linux
 def test_what_a_worker_starts_gives_way_with_it(asks):
     inner = Told()
     outer = asks(Told(then=lambda: asks(inner, gives_way=False)))
@@ -237,7 +231,6 @@ def test_what_a_worker_starts_gives_way_with_it(asks):
     assert inner.now() == low
 
 
-@only_on_linux
 def test_thread_that_may_not_rise_again_does_not_go_so_low(asks, monkeypatch):
     """As in a container without CAP_SYS_NICE, where what a preemption waits for would get nothing of a busy core."""
     set_priority = os.setpriority
@@ -260,7 +253,6 @@ def test_thread_that_may_not_rise_again_does_not_go_so_low(asks, monkeypatch):
         worker._lowest.cache_clear()
 
 
-@only_on_linux
 def test_threads_of_a_parent_process_are_left_alone(asks, monkeypatch):
     one = asks()
     low = one.now()
@@ -269,7 +261,6 @@ def test_threads_of_a_parent_process_are_left_alone(asks, monkeypatch):
         assert one.now() == low
 
 
-@only_on_linux
 def test_thread_that_begins_to_wait_as_another_one_ends_is_served(asks, monkeypatch):
     """The one that ends has seen that nobody else waits, and lowers the priority after the other one has raised it."""
     one, set_priority = asks(), os.setpriority
@@ -289,7 +280,6 @@ def test_thread_that_begins_to_wait_as_another_one_ends_is_served(asks, monkeypa
     assert one.now() == low
 
 
-@only_on_linux
 def test_process_that_is_forked_while_a_thread_waits_does_not_wait():
     told = Told()
     with worker.awaited():

@@ -962,7 +962,6 @@ def test_asking_a_handle_again_and_again_ends(root):
     assert names(manager) == [handle.result()]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="no thread has a priority of its own elsewhere")
 def test_only_the_writer_has_the_lowest_priority_until_it_is_awaited(root):
     """On busy cores, it gets a hundredth of one: a preemption would not wait so long."""
     begun, awaited = threading.Event(), threading.Event()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sys
 import textwrap
 import threading
 from contextlib import suppress
@@ -1661,7 +1660,6 @@ def test_offer_during_its_upload_uploads_once():
     assert (uploading.asked, one.lag) == ([str(A)], 0)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="no thread has a priority of its own elsewhere")
 def test_uploads_have_lowest_priority_unless_they_are_awaited(monkeypatch):
     """The training thread begins them, and its own stays; on busy cores, a mirror would get nothing at the end."""
     monkeypatch.setattr(worker, "_give_way", _GIVE_WAY)

@@ -1087,7 +1087,7 @@ def test_handlers_stay_until_the_last_listener_leaves():
 
 def test_thread_that_reads_while_the_last_listener_leaves_ends():
     """It does not take the byte that is to end it along with a signal's."""
-    reads, told = threading.Event(), threading.Event()
+    reads, signalled = threading.Event(), threading.Event()
 
     class Read(SignalWatch):
         def _restore(self, line):
@@ -1095,7 +1095,7 @@ def test_thread_that_reads_while_the_last_listener_leaves_ends():
 
             def read_late():
                 reads.set()
-                told.wait(0.1)
+                signalled.wait(0.1)
                 return read()
 
             line.read = read_late
@@ -1103,7 +1103,7 @@ def test_thread_that_reads_while_the_last_listener_leaves_ends():
             assert reads.wait(30)
             super()._restore(line)
             tell = line.tell
-            line.tell = lambda number: (tell(number), told.set())
+            line.tell = lambda number: (tell(number), signalled.set())
 
     ears, listener, others = Read(), Hearing(), {*threading.enumerate()}
     ears.listen(listener)

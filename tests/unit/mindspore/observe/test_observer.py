@@ -44,8 +44,8 @@ def lives(make, act, steps=4, **options):
     life = Life(None, given, **options)
     for _ in range(steps):
         life.step(lambda: act(given))
-    again = make()
-    return again, life, Life(life.save(), again, **options).begin()
+    next_life = make()
+    return next_life, life, Life(life.save(), next_life, **options).begin()
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 7, 8, 9, 17])
@@ -87,16 +87,16 @@ CHANGES = [
 @pytest.mark.parametrize(("name", "value", "act"), CHANGES, ids=[name for name, *_ in CHANGES])
 def test_what_changes_below_an_object_is_put_back_and_nothing_else(name, value, act):
     made = lambda: {"meter": Meter(**{name: copy.deepcopy(value)}, constant=[7])}  # noqa: E731
-    given, again = made(), made()
+    given, next_life = made(), made()
     life = Life(None, given)
     for _ in range(4):
         life.step(lambda: act(given["meter"]))
-    constant = again["meter"].constant
-    resumed = Life(life.save(), again).begin()
-    expected, restored = repr(described(vars(given["meter"])[name])), repr(described(vars(again["meter"])[name]))
+    constant = next_life["meter"].constant
+    resumed = Life(life.save(), next_life).begin()
+    expected, restored = repr(described(vars(given["meter"])[name])), repr(described(vars(next_life["meter"])[name]))
     assert restored == expected
     assert (resumed.lost, resumed.differs, life.unstored) == ([], [], {})
-    assert again["meter"].constant is constant
+    assert next_life["meter"].constant is constant
     assert all(path.startswith(f"stateful['meter'].{name}") for path in life.stored)
 
 
@@ -112,10 +112,10 @@ def described(value):
 
 
 def test_an_attribute_that_appears_late_is_stored():
-    again, life, _ = lives(
+    next_life, life, _ = lives(
         lambda: {"meter": Meter()}, lambda given: vars(given["meter"]).setdefault("ema", [0.5]).append(1)
     )
-    assert again["meter"].ema == [0.5, 1, 1, 1, 1]
+    assert next_life["meter"].ema == [0.5, 1, 1, 1, 1]
     assert life.stored == {"stateful['meter'].ema"}
 
 
@@ -128,8 +128,8 @@ def test_objects_that_change_places_are_put_back_by_identity():
         owner = given["owner"]
         owner.current = owner.second
 
-    again, life, _ = lives(make, swap)
-    assert again["owner"].current is again["owner"].second
+    next_life, life, _ = lives(make, swap)
+    assert next_life["owner"].current is next_life["owner"].second
     assert life.unstored == {}
 
 
@@ -140,9 +140,9 @@ def test_two_paths_to_one_list_lead_to_one_list_again():
     def act(given):
         given["a"].items = given["b"].items = [*(given["a"].items or []), 1]
 
-    again, _, _ = lives(make, act)
-    assert again["a"].items == [1, 1, 1, 1]
-    assert again["a"].items is again["b"].items
+    next_life, _, _ = lives(make, act)
+    assert next_life["a"].items == [1, 1, 1, 1]
+    assert next_life["a"].items is next_life["b"].items
 
 
 def sharing(make):
@@ -164,27 +164,27 @@ def test_what_was_one_object_and_is_two_stays_two(make, name):
     life = Life(None, given)
     life.step(lambda: act(given))
     Life(life.save(), now := sharing(make)).begin()
-    again = now["meter"]
-    assert again.first is not again.second
+    next_life = now["meter"]
+    assert next_life.first is not next_life.second
     for attribute in ("first", "second"):
-        found, expected = getattr(again, attribute), getattr(given["meter"], attribute)
-        assert repr(vars(found) if make is Meter else found) == repr(vars(expected) if make is Meter else expected)
+        actual, expected = getattr(next_life, attribute), getattr(given["meter"], attribute)
+        assert repr(vars(actual) if make is Meter else actual) == repr(vars(expected) if make is Meter else expected)
 
 
 def test_a_list_that_an_ignored_path_leads_to_as_well_changes_in_place():
-    again, _, _ = lives(
+    next_life, _, _ = lives(
         lambda: sharing(list), lambda given: given["meter"].first.append(1), ignore=["stateful['meter'].second"]
     )
-    assert again["meter"].first is again["meter"].second
-    assert again["meter"].first == [1, 1, 1, 1]
+    assert next_life["meter"].first is next_life["meter"].second
+    assert next_life["meter"].first == [1, 1, 1, 1]
 
 
 def test_what_becomes_one_object_with_a_list_that_does_not_change_stays_one():
-    again, _, _ = lives(
+    next_life, _, _ = lives(
         lambda: {"meter": Meter(current=None, kept=[1])},
         lambda given: setattr(given["meter"], "current", given["meter"].kept),
     )
-    assert again["meter"].current is again["meter"].kept
+    assert next_life["meter"].current is next_life["meter"].kept
 
 
 def test_new_objects_are_not_taken_for_those_whose_memory_they_have():
@@ -194,8 +194,8 @@ def test_new_objects_are_not_taken_for_those_whose_memory_they_have():
         owner.second = Meter(total=owner.second.total + 10)
 
     for steps in (1, 2, 3, 4):
-        again, _, _ = lives(lambda: {"owner": Meter(first=Meter(), second=Meter())}, act, steps)
-        assert (again["owner"].first.total, again["owner"].second.total) == (steps, 10 * steps)
+        next_life, _, _ = lives(lambda: {"owner": Meter(first=Meter(), second=Meter())}, act, steps)
+        assert (next_life["owner"].first.total, next_life["owner"].second.total) == (steps, 10 * steps)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
@@ -208,11 +208,11 @@ def test_objects_that_change_places_and_content_keep_both(steps):
     def make():
         return {"owner": Meter(first=Meter(total=0), second=Meter(total=70))}
 
-    again, _, _ = lives(make, swap, steps)
+    next_life, _, _ = lives(make, swap, steps)
     expected = make()
     for _ in range(steps):
         swap(expected)
-    totals = [(given["owner"].first.total, given["owner"].second.total) for given in (again, expected)]
+    totals = [(given["owner"].first.total, given["owner"].second.total) for given in (next_life, expected)]
     assert totals[0] == totals[1]
 
 
@@ -238,8 +238,8 @@ def test_the_best_of_a_list_that_is_sorted_is_the_same_object_again(names):
 
 @pytest.mark.parametrize("pattern", ["stateful['meter'].total", "*.total", "*"])
 def test_ignored_paths_are_neither_stored_nor_named(pattern):
-    again, life, resumed = lives(lambda: {"meter": Meter()}, lambda given: given["meter"].add(), ignore=[pattern])
-    assert (life.stored, life.unstored, again["meter"].total) == (set(), {}, 0)
+    next_life, life, resumed = lives(lambda: {"meter": Meter()}, lambda given: given["meter"].add(), ignore=[pattern])
+    assert (life.stored, life.unstored, next_life["meter"].total) == (set(), {}, 0)
     assert (resumed.lost, resumed.differs) == ([], [])
 
 
@@ -315,11 +315,11 @@ def test_a_path_that_is_gone_is_named_and_the_others_are_put_back():
         given["meter"].inner.add()
 
     _, life, _ = lives(lambda: {"meter": Meter(inner=Meter())}, act)
-    again = Meter(inner=None)
-    before = dict(vars(again))
-    resumed = Life(life.save(), {"meter": again}).begin()
+    next_life = Meter(inner=None)
+    before = dict(vars(next_life))
+    resumed = Life(life.save(), {"meter": next_life}).begin()
     assert [path for path, _ in resumed.lost] == ["stateful['meter'].inner.total"]
-    assert vars(again) == {**before, "total": 4}
+    assert vars(next_life) == {**before, "total": 4}
 
 
 def test_a_reference_that_is_gone_changes_nothing():
@@ -330,10 +330,10 @@ def test_a_reference_that_is_gone_changes_nothing():
         given["owner"].items = [len(given["owner"].items), given["other"]]
 
     _, life, _ = lives(make, act)
-    again = Meter(items=[5])
-    resumed = Life(life.save(), {"owner": again}).begin()
+    next_life = Meter(items=[5])
+    resumed = Life(life.save(), {"owner": next_life}).begin()
     assert resumed.lost
-    assert again.items == [5]
+    assert next_life.items == [5]
 
 
 def test_nothing_is_stored_before_the_first_batch_and_nothing_put_back_into_a_run_that_begins():
@@ -364,9 +364,9 @@ def test_callbacks_of_one_class_are_told_apart_by_their_order():
     life = Life(callbacks=callbacks)
     for _ in range(2):
         life.step(lambda: [callbacks[1].add(), callbacks[0].add(), callbacks[0].add()])
-    again = [Meter(), Meter(), Net()]
-    Life(life.save(), callbacks=again).begin()
-    assert [meter.total for meter in again[:2]] == [4, 2]
+    next_life = [Meter(), Meter(), Net()]
+    Life(life.save(), callbacks=next_life).begin()
+    assert [meter.total for meter in next_life[:2]] == [4, 2]
 
 
 @pytest.mark.parametrize("in_graph", [False, True])
@@ -375,9 +375,9 @@ def test_attributes_of_cells_are_stored_and_under_graph_named_too(in_graph):
     life = Life(cells=[("", net)], in_graph=in_graph)
     for _ in range(2):
         life.step(lambda: setattr(net, "calls", net.calls + 1))
-    again = Net()
-    Life(life.save(), cells=[("", again)]).begin()
-    assert again.calls == 2
+    next_life = Net()
+    Life(life.save(), cells=[("", next_life)]).begin()
+    assert next_life.calls == 2
     assert [*life.unstored] == (["Net().calls"] if in_graph else [])
 
 
@@ -387,14 +387,14 @@ def test_no_look_save_or_restore_runs_code_of_the_users(index):
         held = objects()[index]
         return {"meter": Meter(held=held, items=[held], table={"a": held}, pair=(held, 1))}
 
-    given, again = make(), make()
+    given, next_life = make(), make()
     with armed():
         life = Life(None, given)
         for _ in range(2):
             life.step(lambda: [given["meter"].add(), given["meter"].items.append(1), given["meter"].table.update(b=1)])
-        resumed = Life(life.save(), again).begin()
-    assert again["meter"].total == 2
-    assert len(again["meter"].items) == 3 or resumed.lost or life.unstored
+        resumed = Life(life.save(), next_life).begin()
+    assert next_life["meter"].total == 2
+    assert len(next_life["meter"].items) == 3 or resumed.lost or life.unstored
 
 
 def test_a_look_keeps_nothing_alive():
