@@ -35,7 +35,7 @@ from support.warm_server import with_one_thread, without_waiting  # noqa: E402
 from ckptkit import scrubber  # noqa: E402
 from ckptkit.manager import preemption, process  # noqa: E402
 
-pytest_plugins = ["support.servers.fixtures"]
+pytest_plugins = ["support.servers.fixtures", "support.budget"]
 
 NEEDS_MORE = ("radosgw", "rclone", "browser", "metrics", "projects")  # than `pip install '.[test]'` brings
 

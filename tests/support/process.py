@@ -28,6 +28,7 @@ from typing import Any
 
 _SERVER = Path(__file__).with_name("warm_server.py")
 ALWAYS_FRESH = threading.Event()  # once set, every process is a new interpreter
+_FORKED: dict[int, float] = {}  # seconds of user time of the programs of each server that has not ended
 
 IMPORTED = (
     "mindspore",
@@ -77,6 +78,11 @@ class Ended:
             f"{self.stdout[-1000:]}\n{self.stderr[-4000:]}\nlogs: {self.logs}\nrepeat: {self.repeat}"
         )
         return self
+
+
+def forked_user_seconds() -> float:
+    """Return the user time of programs that the system counts as those of a server that runs on."""
+    return sum(_FORKED.values())
 
 
 def run_python(
@@ -249,7 +255,8 @@ class WarmServer:
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         assert answer, "the server of warm processes has died; its stderr says why"
-        returncode = json.loads(answer)
+        returncode, user_seconds = json.loads(answer)
+        _FORKED[id(self)] = _FORKED.get(id(self), 0) + user_seconds
         if returncode is None:
             raise subprocess.TimeoutExpired(request["arguments"], request["timeout"])
         return int(returncode)
@@ -257,6 +264,7 @@ class WarmServer:
     def close(self) -> None:
         """End the server."""
         self._process.communicate()
+        _FORKED.pop(id(self), None)  # the system counts them from now on, with the server's own
 
 
 @functools.cache

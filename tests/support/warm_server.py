@@ -1,7 +1,7 @@
 """Forks a process for each program that it is asked to run, with its arguments imported before: see `support.process`.
 
 Reads one JSON object a line from stdin, and answers with the exit code of the program, null if it was killed after its
-time. A forked process leaves the loop and becomes the program: it ends as any interpreter does, exit handlers included.
+time, and its seconds of user time. A forked process leaves the loop and becomes the program: it ends as any interpreter does, exit handlers included.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ def serve() -> dict[str, Any]:
             if request.get("session"):
                 os.setsid()
             return request
-        answers.write(json.dumps(_returncode(child, request)) + "\n")
+        answers.write(json.dumps(_ended(child, request)) + "\n")
         answers.flush()
     os._exit(0)
 
 
-def _returncode(child: int, request: Mapping[str, Any]) -> int | None:
+def _ended(child: int, request: Mapping[str, Any]) -> tuple[int | None, float]:
     kill = os.killpg if request.get("session") else os.kill
     timer = threading.Timer(request["timeout"], kill, (child, signal.SIGKILL))
     timer.start()
-    _, status = os.waitpid(child, 0)
+    _, status, usage = os.wait4(child, 0)
     in_time = timer.is_alive()
     timer.cancel()
     timer.join()  # no thread may run when the next process is forked
     if request.get("session"):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # what it has left behind
-    return os.waitstatus_to_exitcode(status) if in_time else None
+    return os.waitstatus_to_exitcode(status) if in_time else None, usage.ru_utime
 
 
 def become(request: dict[str, Any]) -> None:

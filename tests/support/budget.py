@@ -1,0 +1,102 @@
+"""What the default suite costs: cases and seconds of user time by folder, and how many of both a folder may have.
+
+A plugin of pytest prints the table at the end of a default run. ``python -m support.budget``, after a default run,
+fails if a folder has more cases than its budget, or if the median of three runs takes more than 1.2 times its seconds:
+it runs a folder that took more twice again. User time is that of the test's process and of all that it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from support.process import forked_user_seconds
+
+TESTS = Path(__file__).parents[1]
+SLACK = 1.2
+PROPERTY, KEPT = "user_seconds", "ckptkit/costs"
+
+# Folder below `tests`: cases, and seconds of user time on two idle cores. Who adds a case finds one that may go.
+BUDGET = {
+    "crash": (430, 200),
+    "docs": (260, 200),
+    "exactness": (100, 200),
+    "multirank": (120, 200),
+    "unit": (2000, 200),
+    "unit/manager": (1000, 200),
+    "unit/mindspore": (3000, 200),
+    "unit/storage": (3000, 200),
+    "unit/tools": (3000, 200),
+}
+
+
+def folder_of(path: Path) -> str:
+    """Return the folder of the budget that a file of tests belongs to: the deepest one."""
+    parents = [parent.as_posix() for parent in path.relative_to(TESTS).parents]
+    return next(parent for parent in parents if parent in BUDGET)
+
+
+def _user_seconds() -> float:
+    spent = os.times()
+    return spent.user + spent.children_user + forked_user_seconds()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    item.stash[_BEGUN] = _user_seconds()
+    return (yield)
+
+
+_BEGUN = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[object]:
+    report = yield
+    if call.when == "teardown":
+        report.user_properties.append((PROPERTY, _user_seconds() - item.stash[_BEGUN]))
+    return report
+
+
+class Costs:
+    """Adds up what the tests of a run cost."""
+
+    def __init__(self) -> None:
+        self.cases: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == PROPERTY and report.when == "teardown":
+                folder = folder_of(TESTS.parent / report.nodeid.partition("::")[0])
+                self.cases[folder] += 1
+                self.seconds[folder] += value
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        if "not extended" not in config.option.markexpr:
+            return
+        terminalreporter.section("cost of the default suite")
+        terminalreporter.write_line(table(self.cases, self.seconds))
+        if config.cache is not None:
+            config.cache.set(KEPT, {name: [self.cases[name], self.seconds[name]] for name in self.cases})
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Costs())
+
+
+def table(cases: Mapping[str, int], seconds: Mapping[str, float]) -> str:
+    rows = [(name, cases[name], BUDGET[name][0], seconds[name], BUDGET[name][1]) for name in sorted(cases)]
+    rows.append(("all", *(sum(row[column] for row in rows) for column in range(1, 5))))
+    return "\n".join(
+        ["folder             cases  at most  user s  at most"]
+        + [f"{name:18} {n:5,} {most:8,} {spent:7,.0f} {limit:8,}" for name, n, most, spent, limit in rows]
+    )
