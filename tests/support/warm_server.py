@@ -1,7 +1,8 @@
 """Forks a process for each program that it is asked to run, with its arguments imported before: see `support.process`.
 
 Reads one JSON object a line from stdin, and answers with the exit code of the program, null if it was killed after its
-time, and its seconds of user time. A forked process leaves the loop and becomes the program: it ends as any interpreter does, exit handlers included.
+time, and its seconds of user time. A forked process leaves the loop and becomes the program: it ends as any interpreter
+does, exit handlers included.
 """
 
 from __future__ import annotations
