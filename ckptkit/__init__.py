@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, System
     from ckptkit.manager.writer import SaveHandle
     from ckptkit.mindspore.callback.callback import CheckpointCallback
+    from ckptkit.mindspore.loop import Loop, loop
     from ckptkit.mindspore.state.holders import attributes
     from ckptkit.mindspore.state.manager import StateManager, Training
     from ckptkit.mindspore.train.cell import AccumulationTrainCell
@@ -65,6 +66,7 @@ _NAMES = {  # by module
     "ckptkit.manager.options": ("Mirror", "Preemption", "Ranks", "Saving", "System"),
     "ckptkit.manager.writer": ("SaveHandle",),
     "ckptkit.mindspore.callback.callback": ("CheckpointCallback",),
+    "ckptkit.mindspore.loop": ("Loop", "loop"),
     "ckptkit.mindspore.state.holders": ("attributes",),
     "ckptkit.mindspore.state.manager": ("StateManager", "Training"),
     "ckptkit.mindspore.train.cell": ("AccumulationTrainCell",),
@@ -90,6 +92,7 @@ __all__ = [
     "KeepCertified",
     "KeepEvery",
     "KeepLatest",
+    "Loop",
     "Mirror",
     "Preempted",
     "Preemption",
@@ -110,6 +113,7 @@ __all__ = [
     "UnusableCheckpointError",
     "attributes",
     "data",
+    "loop",
     "nearest_plans",
     "nn",
     "plan_accumulation",

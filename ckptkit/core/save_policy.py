@@ -49,10 +49,10 @@ class AnySave:
 
 @dataclass(frozen=True)
 class SaveEvery:
-    """Saves at regular points; give exactly one argument.
+    """Saves at regular points; give one argument, or ``optimizer_steps`` and ``interval``.
 
     A save that is skipped because the previous one is still being written waits for the next multiple. In a job of many
-    ranks ``interval`` is due at boundaries only, by the clock of rank 0.
+    ranks ``interval`` is due at boundaries only, by the clock of rank 0; so it is beside ``optimizer_steps``.
 
     Args:
         optimizer_steps: Due right after a cycle whose number since epoch 0 is a multiple of this. Where a train cell
@@ -61,7 +61,7 @@ class SaveEvery:
         interval: Due at every micro-step that comes at least this long after the previous save began.
 
     Raises:
-        ValueError: If not exactly one is given, or it is not positive.
+        ValueError: If others are given, or one is not positive.
     """
 
     optimizer_steps: int | None = None
@@ -70,10 +70,10 @@ class SaveEvery:
 
     def __post_init__(self) -> None:
         given = [v for v in (self.optimizer_steps, self.micro_steps, self.interval) if v is not None]
-        if len(given) != 1:
+        if len(given) != 1 and not (len(given) == 2 and self.micro_steps is None):
             raise ValueError(
-                f"SaveEvery takes exactly one of optimizer_steps, micro_steps, interval; got {len(given)}. "
-                "Combine two with SaveEvery(...) | SaveEvery(...)."
+                f"SaveEvery takes one of optimizer_steps, micro_steps and interval, or the first and the last; got "
+                f"{len(given)}. Combine others with SaveEvery(...) | SaveEvery(...)."
             )
         for name, value in (("optimizer_steps", self.optimizer_steps), ("micro_steps", self.micro_steps)):
             if value is not None:
@@ -92,8 +92,9 @@ class SaveEvery:
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
         """Return whether a save is due at ``progress``."""
         if self.optimizer_steps is not None:
-            ended = progress.cycles
-            return progress.at_boundary and ended > 0 and ended % self.optimizer_steps == 0
+            is_late = self.interval is not None and since_last_save >= self.interval
+            is_boundary = progress.at_boundary and progress.cycles > 0
+            return is_boundary and (is_late or progress.cycles % self.optimizer_steps == 0)
         if self.micro_steps is not None:
             return progress.batches_delivered > 0 and progress.batches_delivered % self.micro_steps == 0
         assert self.interval is not None  # noqa: S101 - __post_init__ leaves no other case

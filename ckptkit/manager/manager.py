@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from traceback import walk_tb
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from typing_extensions import Self
 
@@ -26,7 +24,6 @@ from ckptkit.core.save_policy import SaveEvery, SavePolicy
 from ckptkit.core.save_report import SaveTotals
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.format.layout import CHECKPOINTS
-from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.hooks import hooks_of
 from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import (
@@ -39,17 +36,15 @@ from ckptkit.manager.options import (
     refuse_other_types,
     refuse_wrong_policies,
 )
-from ckptkit.manager.process import AT_EXIT
 from ckptkit.manager.run import Run, Setup, open_run
 from ckptkit.manager.writer import SaveHandle
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
-from ckptkit.snapshot import Capturable, Iterated, StagingArea
+from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.capacity import free_beside
 
 _log = logging.getLogger("ckptkit")
-_Batch = TypeVar("_Batch")
 
 
 class CheckpointManager:
@@ -57,7 +52,7 @@ class CheckpointManager:
 
     Args:
         root: The run root: a path, a URL, or a `ckptkit.storage.Storage`.
-        save: When `step` saves; default every 100 cycles.
+        save: When `step` saves; default every 100 cycles, and at least every ten minutes.
         keep: What retention keeps after each commit; default the latest 3.
         storage_options: For the storage's backend.
         saving: How saves are taken and reported.
@@ -100,7 +95,7 @@ class CheckpointManager:
             storage,
             Chain(storage, mirrors, keep, tolerant=saving.on_error == "warn", monotonic=system.monotonic),
             StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote, free_bytes=free_bytes),
-            save if save is not None else SaveEvery(optimizer_steps=100),
+            save if save is not None else SaveEvery(optimizer_steps=100, interval=timedelta(minutes=10)),
             keep,
             saving,
             ranks or Ranks(),
@@ -109,7 +104,7 @@ class CheckpointManager:
             hooks,
         )
         self._run: Run | None = None
-        self._closed = self._is_entered = False
+        self._closed = False
         self._nothing_left_at: ResumePoint | None = None  # where `restore` took nothing over
 
     @property
@@ -182,29 +177,6 @@ class CheckpointManager:
         if watch_preemption and self._run is not None:
             self.watch_preemption()
         return point
-
-    def loop(self, state: Iterated) -> Iterator[tuple[int, Any]]:
-        """Restore, and return the batches that are left to train, each with its number since epoch 0.
-
-        ``for number, (image, label) in manager.loop(state): cell(image, label)`` is a whole training: `restore` runs at
-        once, unless it has run; `step` after each body of the loop, also after a ``continue``, unless the body called
-        it; `save_final` once, after the last body; and then `close`, unless a ``with`` block of the manager does.
-
-        A loop that is left before its end (``break``, ``return``, an error) gets no final save, and its last body no
-        `step`. The manager is then closed by its ``with`` block, or as the program ends, and warns of what is in no
-        checkpoint. If a ``break`` ends the training, call `step` before it, and `save_final` in the ``with`` block.
-
-        Raises:
-            ResumeError: If ``state`` was made without `ckptkit.data.resumable`; and as `restore`.
-        """
-        batches = state.remaining()
-        if self._run is None and self._nothing_left_at is None:
-            self.restore(state)
-        if self._nothing_left_at is not None:
-            return NumberedBatches(enumerate(batches))
-        loop = NumberedBatches(_numbered(self, self.live(), state, batches, closes=not self._is_entered))
-        state.handed_out_by(loop)
-        return loop
 
     def watch_preemption(self) -> None:
         """Watch SIGTERM, SIGUSR1 and `Preemption.when` until `close`; each requests a final save and the end.
@@ -381,7 +353,6 @@ class CheckpointManager:
         return latest_checkpoint(self._setup.mirrors.everywhere)
 
     def __enter__(self) -> Self:
-        self._is_entered = True
         return self
 
     def __exit__(
@@ -411,60 +382,3 @@ class CheckpointManager:
                 f"this process was forked from the one that trains and saves to {self.url}, and only that process "
                 "may save there. Do not use the manager in child processes, or make a new one here with its own root"
             )
-
-
-class NumberedBatches(Iterator[tuple[int, _Batch]]):
-    """Gives the batches of a loop with their numbers; see `CheckpointManager.loop`.
-
-    A class, since a generator that runs hides what iterates over it.
-    """
-
-    def __init__(self, batches: Iterator[tuple[int, _Batch]]) -> None:
-        self._batches = batches
-
-    def __next__(self) -> tuple[int, _Batch]:
-        return next(self._batches)
-
-
-def _numbered(
-    manager: CheckpointManager, run: Run, state: Capturable, batches: Iterable[_Batch], *, closes: bool
-) -> Iterator[tuple[int, _Batch]]:
-    """Yield the batches that are left with their numbers, and save between them; ``closes`` the manager at the end."""
-    number = begun = state.progress().batches_delivered
-    is_finalizing = sys.is_finalizing  # a generator that ends with the interpreter finds no modules
-    try:
-        for number, batch in enumerate(batches, begun + 1):
-            yield number - 1, batch
-            if run.stepped_at != number:
-                manager.step(state)
-            if run.final_save.is_over:
-                break
-        else:
-            run.is_complete = run.is_complete or number == begun
-            manager.save_final(state)
-    except GeneratorExit:  # whether an error left the loop is known as the program ends, and not here
-        if is_finalizing():
-            raise
-        run.leave(number, for_good=closes)
-        if closes:
-            loop = sys._getframe(1)
-            AT_EXIT.add(partial(_exit_left, manager, (id(loop), loop.f_lineno)))
-        raise
-    except BaseException as error:
-        if closes:
-            _exit(manager, error)
-        raise
-    if closes:
-        _exit(manager, None)
-
-
-def _exit_left(manager: CheckpointManager, left_at: tuple[int, int]) -> None:
-    """Close the manager as the program ends; an error that was raised where the loop was left came in training."""
-    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    if error is not None and left_at in [(id(frame), line) for frame, line in walk_tb(error.__traceback__)]:
-        HEARTBEAT.enter(Phase.TRAINING)
-    _exit(manager, error)
-
-
-def _exit(manager: CheckpointManager, error: BaseException | None) -> None:
-    manager.__exit__(None if error is None else type(error), error, None)

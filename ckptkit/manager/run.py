@@ -157,9 +157,8 @@ class Run:
         self._process = os.getpid()
         self._is_finished = False
         self.is_complete = False  # nothing was left to train
-        self.stepped_at: int | None = None  # batches delivered at the last `step`
         self._reached = began_at  # at the last step or save
-        self._left_at = 0  # batches delivered when `CheckpointManager.loop` was left
+        self._left_at = 0  # batches delivered when a loop was left
         self._last_call = LastCall(self._exit)
         AT_EXIT.add(self._last_call)
 
@@ -184,7 +183,7 @@ class Run:
 
     def step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
         progress = state.complete_step()  # first: an earlier save that failed says nothing against this batch
-        self._reached, self.stepped_at = progress, progress.batches_delivered
+        self._reached = progress
         HEARTBEAT.step(progress.batches_delivered, self.mirrors.lag)
         self._collect(tolerate=self.preemption.is_asked)
         self.recorder.note(progress, metrics)
@@ -246,13 +245,12 @@ class Run:
             self._hooks.look(state, self._saving(state, metrics))
         return progress
 
-    def leave(self, batches: int, *, for_good: bool) -> None:
-        """Note that `CheckpointManager.loop` was left after so many ``batches``; if ``for_good``, give signals back."""
+    def leave(self, batches: int) -> None:
+        """Note that a loop was left after so many ``batches``, and give signals back."""
         if not self.is_forked:
             self._left_at = batches
             self.step_timing.pause()
-            if for_good:
-                self.preemption.end()
+            self.preemption.end()
 
     def agree(self, wish: bool) -> bool:
         return any(self.rank_sync.flags(wish))
@@ -320,8 +318,7 @@ class Run:
             return
         _log.warning(
             "the loop was left in batch %d, before its end, and %s. The next start trains again what came after. If "
-            "training ends there, write `with ck.CheckpointManager(...) as manager:` around the loop, call "
-            "manager.step(state) before the break, and manager.save_final(state) after the loop",
+            "training ends there, write `run = ck.loop(...)`, and call run.stop(reason) in place of the break",
             self._left_at,
             f"the newest checkpoint is {newest}" if newest is not None else "this start has saved nothing",
         )

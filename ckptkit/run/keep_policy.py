@@ -32,6 +32,13 @@ def needs_certificates(policy: KeepPolicy) -> bool:
     return bool(getattr(policy, "needs_certificates", False))
 
 
+def ranked_metrics(policy: KeepPolicy | None) -> frozenset[str]:
+    """Return the metrics by which `KeepBest` ranks in ``policy``."""
+    if isinstance(policy, AnyKeep):
+        return frozenset().union(*map(ranked_metrics, policy.policies))
+    return frozenset([policy.metric] if isinstance(policy, KeepBest) else ())
+
+
 class KeepPolicy(Protocol):
     """Decides which committed checkpoints of a lineage to keep."""
 

@@ -3,8 +3,8 @@
 The second half, from staged memory to COMMIT, is `ckptkit.checkpoint`.
 """
 
-from ckptkit.snapshot.capture import Capturable, IncompleteStepError, Iterated
+from ckptkit.snapshot.capture import Capturable, IncompleteStepError
 from ckptkit.snapshot.staging import Handling, StagingArea
 from ckptkit.snapshot.window import Window
 
-__all__ = ["Capturable", "Handling", "IncompleteStepError", "Iterated", "StagingArea", "Window"]
+__all__ = ["Capturable", "Handling", "IncompleteStepError", "StagingArea", "Window"]

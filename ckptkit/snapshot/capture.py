@@ -6,8 +6,8 @@ thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
@@ -108,20 +108,4 @@ class Capturable(Protocol):
                 until another `apply` has succeeded.
             CheckpointNotFoundError, StorageError: If reading failed; the same holds.
         """
-        ...
-
-
-class Iterated(Capturable, Protocol):
-    """A `Capturable` that has the batches which its loop trains."""
-
-    def remaining(self) -> Iterable[Any]:
-        """Return the batches that are left to train; they are delivered after the restore, and once.
-
-        Raises:
-            ResumeError: If it has none.
-        """
-        ...
-
-    def handed_out_by(self, iterator: object) -> None:
-        """Note an iterator that hands out these batches to the user's loop."""
         ...

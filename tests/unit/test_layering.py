@@ -32,7 +32,7 @@ MODULES = {
     ),
     "mindspore": (
         *("versions", "kernel_threads", "process_group", "rng", "digits", "nn", "train", "parameters", "data"),
-        *("observe", "state", "callback", "demo"),
+        *("observe", "state", "loop", "callback", "demo"),
     ),
 }
 USES_FACADE = ("cli",)  # as a user does, inside functions

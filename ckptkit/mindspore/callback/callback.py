@@ -22,7 +22,6 @@ from typing_extensions import Self
 
 from ckptkit.core.progress import ResumePoint
 from ckptkit.core.save_policy import SavePolicy
-from ckptkit.core.text import many
 from ckptkit.errors import ResumeError
 from ckptkit.manager.heartbeat import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
@@ -31,6 +30,7 @@ from ckptkit.manager.process import show_log
 from ckptkit.mindspore.callback.attachment import Attachment, as_list
 from ckptkit.mindspore.callback.session import TrainingSession, metrics_of
 from ckptkit.mindspore.callback.trainer_attachment import LOOP_COUNTERS, TrainerAttachment
+from ckptkit.mindspore.loop import leave_complete
 from ckptkit.mindspore.state.manager import StateManager, Training
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.run.keep_policy import KeepPolicy
@@ -60,7 +60,7 @@ class CheckpointCallback(Callback):
 
     Args:
         root: The run root, one per training: a path or a URL.
-        save: When to save; default every 100 optimizer steps.
+        save: When to save; default every 100 optimizer steps, and at least every ten minutes.
         keep: What to keep; default the latest 3. With `KeepBest`, every evaluated epoch is saved too.
         storage_options: For the storage's backend.
         stateful: Objects to store, by name: with ``state_dict()`` and ``load_state_dict()``, random generators of NumPy
@@ -183,17 +183,7 @@ class CheckpointCallback(Callback):
             position.leave()
             raise
         if point.checkpoint is not None and state.is_over():
-            done, rest = position.at(point.batches_delivered)
-            batches = many(point.batches_delivered, "batch", "batches")
-            within = f" and {many(rest, 'batch', 'batches')} of the next" if rest else ""
-            why = state.ended or f"{batches} are {many(done, 'epoch')}{within}"
-            more = "" if state.ended else f" To train on, give more than {many(done, 'epoch')}; you gave {epochs}."
-            _log.info("training is complete (%s); nothing to do. %s is restored.%s", why, point.checkpoint, more)
-            state.start.random_state()
-            state.start.trained()
-            position.leave()
-            manager.declare_complete()
-            manager.close()
+            leave_complete(manager, state, point, epochs)
             return replace(point, complete=True)
         self._session = TrainingSession(
             *(manager, state, other_callbacks),

@@ -262,13 +262,13 @@ class IterablePosition:
             _log.warning(words, *values)
 
     @property
-    def _known_size(self) -> int | None:
-        """Batches of the epoch; None if the last one showed that the iterable's length does not tell."""
+    def size(self) -> int | None:
+        """Batches of the epoch; None if nothing says it, or the last one showed that the iterable's length does not."""
         known = self._size is not None and self._length in (None, self._size)
         return max(self._size or 0, len(self._iterable)) if known else None
 
     def ends_epoch(self, delivered: int) -> bool:
-        return self._place[1] == self._known_size
+        return self._place[1] == self.size
 
     def _refuse_changed(self, batch: Any) -> None:
         """Raise ResumeError if the loop changed a batch in place that the next epoch gives again."""
@@ -283,7 +283,7 @@ class IterablePosition:
         return Continuation(
             *(self._iterable, self._before, self._state, self._probe),
             batch=self._place[1],
-            size=self._known_size,
+            size=self.size,
             delivered=self._delivered,
         ).iterator()
 

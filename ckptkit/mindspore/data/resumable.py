@@ -34,6 +34,10 @@ class Position(Protocol):
     def delivered(self) -> int:
         """Batches since epoch 0; ResumeError before `prepare`."""
 
+    @property
+    def size(self) -> int | None:
+        """Batches of the epoch; None if that is not known."""
+
     def at(self, delivered: int) -> tuple[int, int]:
         """Return the epoch, and the batches of it delivered, after ``delivered`` batches since epoch 0."""
 
@@ -184,7 +188,7 @@ def resumable(
             manager.step(state)
         manager.save_final(state)
 
-    `CheckpointManager.loop` does all this around the body of one's own loop.
+    `ckptkit.loop` does all this around the body of one's own loop.
 
     Args:
         dataset: A MindSpore pipeline; or an iterable with ``state_dict()`` and ``load_state_dict()``, of which each

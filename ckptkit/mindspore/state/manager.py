@@ -20,7 +20,6 @@ from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
-from ckptkit.errors import ResumeError
 from ckptkit.manager.options import Ranks, refuse_other_types, refuse_unknown_choice
 from ckptkit.mindspore.data.pipeline_position import Augmentation
 from ckptkit.mindspore.data.resumable import Resumable, position_of
@@ -377,7 +376,7 @@ class StateManager:
         self.mark_again()
 
     def hand_out(self, batch: Any, delivered: int, *, ends_epoch: bool) -> None:
-        """Note that a batch of `remaining`, the last of ``delivered``, is handed out to the loop.
+        """Note that a batch of `resumable`, the last of ``delivered``, is handed out to the loop.
 
         As the first one is, put back what the script keeps itself.
         """
@@ -395,13 +394,3 @@ class StateManager:
         """Mark the cycle start again, if cycle starts are marked: draws since the restore are kept."""
         if self._marks_cycles:
             self.mark_cycle_start()
-
-    def remaining(self) -> Resumable:
-        """Return the batches of `ckptkit.data.resumable`, for `CheckpointManager.loop`; ResumeError without them."""
-        if self._sources.batches is None:
-            raise ResumeError("loop() needs StateManager(cells, ckptkit.data.resumable(dataset, epochs))")
-        return self._sources.batches
-
-    def handed_out_by(self, iterator: object) -> None:
-        """Note an iterator that hands out the batches of `remaining` to the user's loop."""
-        self.remaining().handed_out_by(iterator)

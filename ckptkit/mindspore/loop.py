@@ -1,0 +1,293 @@
+"""Trains in a loop of one's own that resumes exactly: `loop`, and the `Loop` that it returns.
+
+Guarantees: what `Loop` hands out is what the uninterrupted run would have trained next. A batch counts once the body of
+the loop has ended; a save is taken between two bodies. Main thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from traceback import walk_tb
+from typing import Any
+
+import mindspore.dataset as ds
+from mindspore import nn
+
+from ckptkit.core.progress import ResumePoint
+from ckptkit.core.save_policy import SavePolicy
+from ckptkit.core.text import many
+from ckptkit.errors import ResumeError
+from ckptkit.manager.heartbeat import HEARTBEAT, Phase
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
+from ckptkit.manager.process import AT_EXIT, show_log
+from ckptkit.mindspore.data.resumable import Resumable, resumable
+from ckptkit.mindspore.state.manager import StateManager, Training
+from ckptkit.run.keep_policy import KeepPolicy, ranked_metrics
+from ckptkit.storage import Storage
+
+_log = logging.getLogger("ckptkit")
+
+
+def loop(
+    root: str | os.PathLike[str] | Storage,
+    dataset: ds.Dataset | Iterable[Any],
+    epochs: int,
+    *,
+    train: nn.Cell | Sequence[nn.Cell | None],
+    save: SavePolicy | None = None,
+    keep: KeepPolicy | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    stateful: Mapping[str, Any] | None = None,
+    frozen: Iterable[str] | Callable[[str], bool] | None = None,
+    strict: bool = False,
+    training: Training | None = None,
+    saving: Saving | None = None,
+    mirror: Mirrors = None,
+    ranks: Ranks | None = None,
+    preemption: Preemption | None = None,
+    seed: int | None = None,
+    as_dict: bool = False,
+    checkpoint: str = "latest",
+    rewind: bool = False,
+) -> Loop:
+    """Resume a training, and return the batches that it has left.
+
+    ::
+
+        for x, y in ck.loop("runs/x", dataset, epochs=3, train=[network, optimizer]):
+            loss = step(x, y)
+
+    The checkpoint is restored at once. Whatever the script and its loop keep in variables and objects is put back as
+    the first batch is handed out. A save is due between two bodies of the loop, also after a ``continue``. After the
+    last body the last state is saved, and the next start trains nothing. After SIGTERM the state is saved and
+    `Preempted` is raised. A loop that ``break``, ``return`` or an error leaves gets no final save, since nobody knows
+    whether its last batch was trained: the next start trains on from the newest checkpoint. `Loop.stop` ends a training
+    for good.
+
+    Args:
+        root: The run root, one per training: a path or a URL.
+        dataset: A MindSpore pipeline, or a Python iterable as for `ckptkit.data.resumable`.
+        epochs: The total since epoch 0; may be raised later, and the run continues from where it ended.
+        train: The cells that the loop trains, such as network and optimizer, or a train cell; as for `StateManager`.
+        save: When to save; default every 100 updates, and at least every ten minutes.
+        keep: What to keep; default the latest 3. With `KeepBest`, each batch that has logged its metric is saved.
+        storage_options: For the storage's backend.
+        stateful: Further objects to store, by name, as for `StateManager`.
+        frozen: Names of the parameters that this training never changes; as for `CheckpointCallback`.
+        strict: Refuse what cannot be resumed exactly instead of warning.
+        training: What ckptkit cannot see in the code of the training.
+        saving: How saves are taken and reported.
+        mirror: A second root that follows the first one; as for `CheckpointCallback`.
+        ranks: What matters in a job of many ranks.
+        preemption: What happens after SIGTERM or SIGUSR1.
+        seed: The seed of a MindSpore pipeline; None for the one that the process has set.
+        as_dict: Hand out each batch of a MindSpore pipeline as a dict of its columns.
+        checkpoint: ``"latest"``, or the name of the checkpoint to continue from.
+        rewind: With a name: go back to that checkpoint even if the run has already continued from it.
+
+    Raises:
+        ResumeError: If the run could not continue exactly; says what to change.
+        StateMismatchError: If the checkpoint does not fit the cells; names the first leaves that differ.
+        CkptKitError: Any of its other subclasses, as for `CheckpointManager.restore`.
+        TypeError, ValueError: If an argument is of another type, or an option has an unknown value.
+    """
+    refuse_other_types(training=(training, Training))
+    show_log()
+    training = training or Training()
+    batches = resumable(dataset, epochs, seed, as_dict=as_dict, augmentation=training.augmentation)
+    manager = CheckpointManager(
+        root,
+        save=save,
+        keep=keep,
+        storage_options=storage_options,
+        saving=saving,
+        mirror=mirrors_of(mirror) or None,
+        ranks=ranks,
+        preemption=preemption,
+    )
+    state = StateManager(
+        train,
+        batches,
+        frozen=frozen,
+        strict=strict,
+        training=replace(training, augmentation=None),
+        ranks=ranks,
+        **(stateful or {}),
+    )
+    restore = partial(manager.restore, checkpoint=checkpoint, rewind=rewind)
+    return Loop(manager, state, batches, ranked_metrics(keep), restore)
+
+
+class Loop(Iterable[Any]):
+    """Hands out the batches of a training, and saves between the bodies of its loop; made by `loop`.
+
+    Attributes:
+        point: Where this start continues.
+        batch: Zero-based number of the batch within its epoch.
+        step: Zero-based number of the batch since epoch 0.
+    """
+
+    def __init__(
+        self,
+        manager: CheckpointManager,
+        state: StateManager,
+        batches: Resumable,
+        ranked: Collection[str],
+        restore: Callable[[StateManager], ResumePoint],
+    ) -> None:
+        self._manager, self._state, self._batches, self._ranked = manager, state, batches, ranked
+        self._metrics: dict[str, Any] = {}
+        self._wants_save = False
+        self._reason: str | None = None
+        try:
+            self.point = restore(state)
+        except BaseException:
+            batches.position.leave()
+            raise
+        self.batch, self.step = self.point.batch, self.point.batches_delivered
+        if self.point.checkpoint is not None and state.is_over():
+            self.point = replace(self.point, complete=True)
+            leave_complete(manager, state, self.point, batches.epochs)
+
+    @property
+    def epoch(self) -> int:
+        """Zero-based epoch of the batch."""
+        return self._batches.epoch
+
+    @property
+    def epoch_ends(self) -> bool:
+        """Whether the batch is the last one of its epoch, so that the body may evaluate.
+
+        Raises:
+            ResumeError: If the data has no length.
+        """
+        size = self._batches.position.size
+        if size is None:
+            raise ResumeError(
+                "the data does not say how many batches an epoch has, so nobody knows yet whether this one is the "
+                "last. Give it __len__, or compare `epoch` with that of the batch before"
+            )
+        return self.batch + 1 == size
+
+    @property
+    def preempted(self) -> bool:
+        """Whether a signal or `Preemption.when` ended the training, so that it is incomplete."""
+        return self._manager.preempted
+
+    def log(self, **metrics: Any) -> None:
+        """Record numbers, or tensors of one element, of this batch: for the report, `KeepBest` and ``ckptkit ls``."""
+        self._metrics |= metrics
+
+    def save(self) -> None:
+        """Save as the body of the loop ends, whatever is due."""
+        self._wants_save = True
+
+    def stop(self, reason: str) -> None:
+        """End the training for good as the body of the loop ends; the next start says the reason, and trains nothing.
+
+        In a job of many ranks any rank may call it; all of them stop at the end of the epoch.
+        """
+        self._reason = reason
+
+    def close(self) -> None:
+        """Wait for a save that is under way, and release the run; the end of the loop and of the program do it, too.
+
+        Raises:
+            CkptKitError: As `CheckpointManager.close`.
+        """
+        self._manager.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the batches that are left, once."""
+        iterator = _Iterator(self._bodies())
+        self._batches.handed_out_by(iterator)
+        return iterator
+
+    def _bodies(self) -> Generator[Any, None, None]:
+        if self.point.complete:
+            return
+        run, state, begun = self._manager.live(), self._state, self.point.batches_delivered
+        delivered, before = begun, (self.point.epoch, self.point.batch - 1)
+        is_finalizing = sys.is_finalizing  # a generator that ends with the interpreter finds no modules
+        try:
+            for delivered, batch in enumerate(self._batches, begun + 1):
+                self.step = delivered - 1
+                self.batch = before[1] + 1 if self.epoch == before[0] else 0
+                before = self.epoch, self.batch
+                self._metrics, self._wants_save = {}, False
+                yield batch
+                state.end(self._agreed_reason())
+                self._manager.step(state, self._metrics)
+                is_ranked = any(name in self._metrics for name in self._ranked)
+                if (self._wants_save or is_ranked) and not (state.ended or run.final_save.is_over):
+                    self._manager.save(state, self._metrics)
+                if run.final_save.is_over or state.ended:
+                    break
+            if not run.final_save.is_over:
+                run.is_complete = run.is_complete or delivered == begun
+                self._manager.save_final(state, self._metrics)
+        except GeneratorExit:  # whether an error left the loop is known as the program ends, and not here
+            if not is_finalizing():
+                run.leave(delivered)
+                frame = sys._getframe(1)
+                AT_EXIT.add(partial(_exit_left, self._manager, (id(frame), frame.f_lineno)))
+            raise
+        except BaseException as error:
+            _exit(self._manager, error)
+            raise
+        _exit(self._manager, None)
+
+    def _agreed_reason(self) -> str | None:
+        """Return why training ends with this batch, in all ranks or in none."""
+        if self._manager.ranks == 1:
+            return self._reason
+        if not self.epoch_ends or not self._manager.agree(self._reason is not None):
+            return None
+        return self._reason or "another rank stopped"
+
+
+class _Iterator(Iterator[Any]):
+    """Iterates over the bodies of a `Loop`; nobody else holds it, so that a ``break`` ends it.
+
+    A class, since a generator that runs hides what iterates over it.
+    """
+
+    def __init__(self, bodies: Iterator[Any]) -> None:
+        self._bodies = bodies
+
+    def __next__(self) -> Any:
+        return next(self._bodies)
+
+
+def leave_complete(manager: CheckpointManager, state: StateManager, point: ResumePoint, epochs: int) -> None:
+    """Say that nothing is left to train of a run that was restored, and release it."""
+    assert state.position is not None  # noqa: S101 - without data, nobody knows that all is trained
+    done, rest = state.position.at(point.batches_delivered)
+    within = f" and {many(rest, 'batch', 'batches')} of the next" if rest else ""
+    trained = f"{many(point.batches_delivered, 'batch', 'batches')} are {many(done, 'epoch')}{within}"
+    more = "" if state.ended else f" To train on, give more than {many(done, 'epoch')}; you gave {epochs}."
+    why = state.ended or trained
+    _log.info("training is complete (%s); nothing to do. %s is restored.%s", why, point.checkpoint, more)
+    state.start.random_state()
+    state.start.trained()
+    state.position.leave()
+    manager.declare_complete()
+    manager.close()
+
+
+def _exit_left(manager: CheckpointManager, left_at: tuple[int, int]) -> None:
+    """Close the manager as the program ends; an error that was raised where the loop was left came in training."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    if error is not None and left_at in [(id(frame), line) for frame, line in walk_tb(error.__traceback__)]:
+        HEARTBEAT.enter(Phase.TRAINING)
+    _exit(manager, error)
+
+
+def _exit(manager: CheckpointManager, error: BaseException | None) -> None:
+    manager.__exit__(None if error is None else type(error), error, None)
