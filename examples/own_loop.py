@@ -1,9 +1,9 @@
-"""One's own training loop instead of Model.train: two lines before the loop, and it resumes exactly.
+"""A training loop of one's own instead of Model.train: one call around it, and it resumes exactly.
 
 python examples/own_loop.py [RUN_ROOT]
 
-Kill it (Ctrl-C, or SIGKILL) as often as you like and start it again: `loop` puts everything back, in the middle of a
-cycle too, gives the batches that are left, and saves after their bodies. Raise EPOCHS after its end, and it goes on
+Kill it (Ctrl-C, or SIGKILL) as often as you like and start it again: `ck.loop` puts everything back, in the middle of
+a cycle too, gives the batches that are left, and saves after their bodies. Raise EPOCHS after its end, and it goes on
 from there. Try another K: the start is refused and says what to do.
 """
 
@@ -39,13 +39,11 @@ def main(root):
     cell = ck.AccumulationTrainCell(loss, optimizer, accumulation_steps=K, normalize="samples", remainder="flush")
     cell.set_train()
 
-    batches = ck.data.resumable(dataset, EPOCHS)
-    state = ck.StateManager(cell, batches)
-    manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=10), keep=ck.KeepLatest(2))
-    for number, (image, label) in manager.loop(state):  # all that is left of the epochs
+    run = ck.loop(root, dataset, EPOCHS, train=cell, save=ck.SaveEvery(micro_steps=10), keep=ck.KeepLatest(2))
+    for image, label in run:  # all that is left of the epochs
         value = cell(image, label)
         if cell.updated and cell.counters.updates % 10 == 0:
-            print(f"epoch {batches.epoch}, batch {number}: loss {value.asnumpy():.4f}")
+            print(f"epoch {run.epoch}, batch {run.step}: loss {value.asnumpy():.4f}")
     print("training is complete")
 
 

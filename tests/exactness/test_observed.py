@@ -162,9 +162,7 @@ class Trainer:
         self.scale = max(0.1, self.scale * (1.05 if loss < 1.0 else 0.9))
         self.streak[loss < 1.0] += 1
 trainer = Trainer()
-state = ck.StateManager([net, optimizer], ck.data.resumable(rows, epochs=3))
-manager = ck.CheckpointManager(ROOT, **SAVE)
-for number, (x, y) in manager.loop(state):
+for x, y in ck.loop(ROOT, rows, epochs=3, train=[net, optimizer], **SAVE):
     trainer.train(x, y)
 final(trainer.scale, sorted(trainer.streak.items()))
 os._exit(0)
