@@ -105,13 +105,19 @@ def main():
     labels = digits.train_labels.reshape(-1).astype(np.int64)
     loader = DataLoader(images[:384], labels[:384], config.batch_size, config.seed)
     trainer = Trainer(config, ConvNet().set_train())
-    batches = ck.data.resumable(loader, epochs=config.epochs)
-    state = ck.StateManager([trainer.network, trainer.optimizer], batches)
-    manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-    for number, (x, y) in manager.loop(state):
+    run = ck.loop(
+        ROOT,
+        loader,
+        epochs=config.epochs,
+        train=[trainer.network, trainer.optimizer],
+        save=ck.SaveEvery(micro_steps=5),
+        saving=ck.Saving(when_busy="wait"),
+    )
+    for x, y in run:
+        number = run.step
         loss = trainer.train_step(x, y)
         if (number + 1) % len(loader) == 0:
-            print(f"epoch {batches.epoch} loss {loss:.3f} acc {trainer.evaluate(images[384:448], labels[384:448]):.3f}")
+            print(f"epoch {run.epoch} loss {loss:.3f} acc {trainer.evaluate(images[384:448], labels[384:448]):.3f}")
 
 
 if __name__ == "__main__":

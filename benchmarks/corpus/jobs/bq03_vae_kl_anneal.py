@@ -45,12 +45,17 @@ def loss_fn(x, beta):
 
 
 grad_fn = ms.value_and_grad(loss_fn, None, opt.parameters, has_aux=True)
-batches = ck.data.resumable([Tensor(images[i : i + 32]) for i in range(0, 256, 32)], epochs=4)
-state = ck.StateManager([net, opt], batches)
 history = {"loss": [], "kld": []}
-for step, x in ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")).loop(
-    state
-):
+run = ck.loop(
+    ROOT,
+    [Tensor(images[i:i + 32]) for i in range(0, 256, 32)],
+    epochs=4,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for x in run:
+    step = run.step
     (loss, kld), grads = grad_fn(x, kl_weight(step))
     opt(ops.clip_by_global_norm(grads, 5.0))
     history["loss"].append(float(loss))

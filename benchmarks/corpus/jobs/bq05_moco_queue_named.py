@@ -44,7 +44,6 @@ optimizer = nn.Momentum(query.trainable_params(), 0.05, 0.9)
 rng = np.random.default_rng(2)
 queue = Queue(64, 6, np.random.default_rng(9))
 data = np.random.default_rng(1).normal(size=(160, 12)).astype(np.float32)
-batches = ck.data.resumable([data[i : i + 16] for i in range(0, 160, 16)], epochs=4)
 
 
 def info_nce(x, positive, negatives):
@@ -61,9 +60,17 @@ def momentum_update(m=0.95):
         ops.assign(k, m * k + (1 - m) * q)
 
 
-state = ck.StateManager([query, key, optimizer], batches, rng=rng, queue=ck.attributes(queue, "bank", "pointer"))
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, x in manager.loop(state):
+run = ck.loop(
+    ROOT,
+    [data[i:i + 16] for i in range(0, 160, 16)],
+    epochs=4,
+    train=[query, key, optimizer],
+    stateful={"rng": rng, "queue": ck.attributes(queue, "bank", "pointer")},
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for x in run:
+    number = run.step
     view, other = augment(x, rng), augment(x, rng)
     momentum_update()
     k = key(Tensor(other, ms.float32))

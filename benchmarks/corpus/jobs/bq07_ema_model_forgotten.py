@@ -44,9 +44,11 @@ def evaluate(model):
     return float((model(Tensor(X)).asnumpy().argmax(1) == Y).mean())
 
 
-batches = ck.data.resumable(train, epochs=3)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, (x, y) in manager.loop(ck.StateManager(cell, batches)):
+run = ck.loop(
+    ROOT, train, epochs=3, train=cell, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
+)
+for x, y in run:
+    number = run.step
     cell(x, y)
     if cell.updated:
         ema.update(net)

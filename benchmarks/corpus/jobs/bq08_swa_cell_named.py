@@ -49,9 +49,17 @@ lr = nn.cosine_decay_lr(0.001, 0.05, 4 * steps_per_epoch, steps_per_epoch, 4)
 optimizer = nn.Momentum(net.trainable_params(), lr, 0.9)
 cell = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), optimizer).set_train()
 swa = SWA(net)
-batches = ck.data.resumable(dataset, epochs=4)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, (x, y) in manager.loop(ck.StateManager(cell, batches, swa=swa)):
+run = ck.loop(
+    ROOT,
+    dataset,
+    epochs=4,
+    train=cell,
+    stateful={"swa": swa},
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for x, y in run:
+    number = run.step
     loss = cell(x, y)
     if number >= 10 and number % 3 == 0:
         swa()

@@ -40,11 +40,17 @@ def forward(x, y):
 grad_fn = ms.value_and_grad(forward, None, opt.parameters, has_aux=True)
 miner = HardMiner(len(X))
 STEPS = 40
-ticks = ck.data.resumable(list(range(STEPS)), epochs=1)
-state = ck.StateManager([net, opt], ticks, miner=ck.attributes(miner, "losses", "seen"), miner_rng=miner.rng)
-for step, _ in ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")).loop(
-    state
-):
+run = ck.loop(
+    ROOT,
+    list(range(STEPS)),
+    epochs=1,
+    train=[net, opt],
+    stateful={"miner": ck.attributes(miner, "losses", "seen"), "miner_rng": miner.rng},
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for _ in run:
+    step = run.step
     index = miner.sample(10)
     (loss, each), grads = grad_fn(Tensor(X[index]), Tensor(Y[index]))
     opt(grads)

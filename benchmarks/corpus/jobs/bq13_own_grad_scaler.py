@@ -48,10 +48,16 @@ def train(epochs=3):
         return scaler.scale(criterion(net(x), y))
 
     grad_fn = ms.value_and_grad(forward, None, optimizer.parameters)
-    batches = ck.data.resumable(build(), epochs=epochs)
-    state = ck.StateManager([net, optimizer], batches)
-    manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-    for number, (x, y) in manager.loop(state):
+    run = ck.loop(
+        ROOT,
+        build(),
+        epochs=epochs,
+        train=[net, optimizer],
+        save=ck.SaveEvery(micro_steps=5),
+        saving=ck.Saving(when_busy="wait"),
+    )
+    for x, y in run:
+        number = run.step
         loss, grads = grad_fn(x, y)
         scaler.step(optimizer, grads)
         scaler.update()

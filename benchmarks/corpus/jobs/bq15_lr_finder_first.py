@@ -44,9 +44,11 @@ def main():
     optimizer = nn.Momentum(net.trainable_params(), lr, 0.9)
     cell = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), optimizer).set_train()
     dataset = ds.NumpySlicesDataset((x, y), ["x", "y"], shuffle=True).batch(8)
-    batches = ck.data.resumable(dataset, epochs=3)
-    manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-    for number, (a, b) in manager.loop(ck.StateManager(cell, batches)):
+    run = ck.loop(
+        ROOT, dataset, epochs=3, train=cell, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
+    )
+    for a, b in run:
+        number = run.step
         loss = cell(a, b)
         if number % 12 == 0:
             print(number, float(loss))

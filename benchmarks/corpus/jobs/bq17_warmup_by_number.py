@@ -43,9 +43,17 @@ def forward(data, label):
 grad_fn = ms.value_and_grad(forward, None, optimizer.parameters, has_aux=True)
 total = dataset.get_dataset_size() * EPOCHS
 correct = seen = 0
-batches = ck.data.resumable(dataset, epochs=EPOCHS, as_dict=True)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for step, batch in manager.loop(ck.StateManager([net, optimizer], batches)):
+run = ck.loop(
+    ROOT,
+    dataset,
+    epochs=EPOCHS,
+    train=[net, optimizer],
+    as_dict=True,
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for batch in run:
+    step = run.step
     ops.assign(optimizer.learning_rate, Tensor(lr_at(step, total), ms.float32))
     (loss, logits), grads = grad_fn(batch["x"], batch["y"])
     optimizer(grads)

@@ -70,9 +70,11 @@ cell = ck.AccumulationTrainCell(
 cell.set_train()
 writer, progress, log = SummaryWriter(OUT), Progress(36), CsvLog(OUT / "log.csv")
 history = []
-batches = ck.data.resumable(dataset, epochs=3)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for step, (a, b) in manager.loop(ck.StateManager(cell, batches)):
+run = ck.loop(
+    ROOT, dataset, epochs=3, train=cell, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
+)
+for a, b in run:
+    step = run.step
     loss = float(cell(a, b))
     progress(loss)
     writer.add_scalar("train/loss", loss, step)

@@ -54,9 +54,11 @@ opt = nn.LazyAdam(net.trainable_params(), 0.02)
 criterion = nn.CrossEntropyLoss()
 grad_fn = ms.value_and_grad(lambda i, m, y: criterion(net(i, m), y), None, opt.parameters)
 loader = BucketBatches(sentences, labels, 10, seed=13)
-batches = ck.data.resumable(loader, epochs=3)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, (ids, mask, y) in manager.loop(ck.StateManager([net, opt], batches)):
+run = ck.loop(
+    ROOT, loader, epochs=3, train=[net, opt], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
+)
+for ids, mask, y in run:
+    number = run.step
     loss, grads = grad_fn(ids, mask, y)
     opt(grads)
     if number % 12 == 0:

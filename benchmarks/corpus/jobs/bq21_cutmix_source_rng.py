@@ -65,12 +65,19 @@ def forward(x, a, b, lam):
 
 
 grad_fn = ms.value_and_grad(forward, None, optimizer.parameters)
-batches = ck.data.resumable(train, epochs=4)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, (image, label) in manager.loop(ck.StateManager([net, optimizer], batches)):
+run = ck.loop(
+    ROOT,
+    train,
+    epochs=4,
+    train=[net, optimizer],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for image, label in run:
+    number = run.step
     x, a, b, lam = cutmix(image.asnumpy().copy(), label.asnumpy())
     loss, grads = grad_fn(Tensor(x), Tensor(a), Tensor(b), lam)
     optimizer(grads)
     if number % 8 == 7:
-        print("epoch", batches.epoch, "loss", float(loss))
+        print("epoch", run.epoch, "loss", float(loss))
 os._exit(0)

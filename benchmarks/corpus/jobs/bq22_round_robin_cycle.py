@@ -44,10 +44,16 @@ def train(steps=40):
     optimizer = nn.Adam(model.trainable_params(), 0.01)
     grad_fn = ms.value_and_grad(lambda x, y, t: ops.mse_loss(model(x, t), y), None, optimizer.parameters)
     stream = round_robin(loaders)
-    ticks = ck.data.resumable(list(range(steps)), epochs=1)
-    manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-    state = ck.StateManager([model, optimizer], ticks)
-    for step, _ in manager.loop(state):
+    run = ck.loop(
+        ROOT,
+        list(range(steps)),
+        epochs=1,
+        train=[model, optimizer],
+        save=ck.SaveEvery(micro_steps=5),
+        saving=ck.Saving(when_busy="wait"),
+    )
+    for _ in run:
+        step = run.step
         task, (x, y) = next(stream)
         loss, grads = grad_fn(x, y, task)
         optimizer(grads)

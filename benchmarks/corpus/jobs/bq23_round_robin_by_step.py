@@ -36,11 +36,18 @@ for task, optimizer in zip(tasks, optimizers):
 
     steps.append(ms.value_and_grad(forward, None, optimizer.parameters))
 
-ticks = ck.data.resumable(range(45), epochs=1)
 named = {f"{t.name}_head": t.head for t in tasks} | {f"{t.name}_opt": o for t, o in zip(tasks, optimizers)}
-state = ck.StateManager([trunk], ticks, **named)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for step, _ in manager.loop(state):
+run = ck.loop(
+    ROOT,
+    range(45),
+    epochs=1,
+    train=[trunk],
+    stateful=named,
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for _ in run:
+    step = run.step
     turn = step % len(tasks)
     x, y = tasks[turn].get(step // len(tasks))
     loss, grads = steps[turn](x, y)

@@ -49,11 +49,18 @@ def resample(n=24, pool=200):
     return Tensor(np.concatenate([rng.uniform(0, 3, (n - n // 2, 1)).astype(np.float32), candidates[hard]]))
 
 
-ticks = ck.data.resumable(range(40), epochs=1)
-state = ck.StateManager([net, optimizer], ticks, rng=rng)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
 points = resample()
-for step, _ in manager.loop(state):
+run = ck.loop(
+    ROOT,
+    range(40),
+    epochs=1,
+    train=[net, optimizer],
+    stateful={"rng": rng},
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for _ in run:
+    step = run.step
     if step > 0 and step % 10 == 0:
         points = resample()
     loss, grads = grad_fn(points)

@@ -32,9 +32,16 @@ def loss_fn(inside, start, value):
 
 grad_fn = ms.value_and_grad(loss_fn, None, optimizer.parameters)
 problem = Burgers(seed=17)
-ticks = ck.data.resumable(range(40), epochs=1)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for step, _ in manager.loop(ck.StateManager([net, optimizer], ticks)):
+run = ck.loop(
+    ROOT,
+    range(40),
+    epochs=1,
+    train=[net, optimizer],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for _ in run:
+    step = run.step
     loss, grads = grad_fn(*problem.points(step))
     optimizer(grads)
     if step % 10 == 0:

@@ -51,9 +51,11 @@ corpus = Corpus(TEXT, batch=8, bptt=8)
 model = CharLM(len(corpus.vocab), 8)
 optimizer = nn.Adam(model.trainable_params(), 0.01)
 step = nn.TrainOneStepCell(model, optimizer).set_train()
-batches = ck.data.resumable(corpus, epochs=2)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, (ids, targets) in manager.loop(ck.StateManager(step, batches)):
+run = ck.loop(
+    ROOT, corpus, epochs=2, train=step, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
+)
+for ids, targets in run:
+    number = run.step
     if number % len(corpus) == 0:
         model.reset()
     loss = step(ids, targets)

@@ -32,11 +32,14 @@ def build(x, y, fold):
 
 def run_fold(fold, x, y, train, valid):
     net, cell, data = build(x[train], y[train], fold)
-    manager = ck.CheckpointManager(
-        f"{ROOT}/fold{fold}", save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-    )
-    state = ck.StateManager(cell, ck.data.resumable(data, EPOCHS))
-    for number, (a, b) in manager.loop(state):
+    for a, b in ck.loop(
+        f"{ROOT}/fold{fold}",
+        data,
+        epochs=EPOCHS,
+        train=cell,
+        save=ck.SaveEvery(micro_steps=5),
+        saving=ck.Saving(when_busy="wait"),
+    ):
         cell(a, b)
     net.set_train(False)
     return float((net(Tensor(x[valid])).asnumpy().argmax(1) == y[valid]).mean())

@@ -36,9 +36,10 @@ class Classifier(nn.Cell):
 
 def loop(root, cell, data, epochs):
     cell.set_train()
-    manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
     loss = None
-    for _, columns in manager.loop(ck.StateManager(cell, ck.data.resumable(data, epochs))):
+    for columns in ck.loop(
+        root, data, epochs=epochs, train=cell, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
+    ):
         loss = cell(*columns)
     return loss
 

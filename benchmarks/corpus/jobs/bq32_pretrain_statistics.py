@@ -31,9 +31,7 @@ def pretrain(backbone, decoder, normalizer, data):
     model = nn.SequentialCell(backbone, decoder)
     optimizer = nn.Adam(model.trainable_params(), 0.01)
     grad_fn = ms.value_and_grad(lambda x: ((model(x) - x) ** 2).mean(), None, optimizer.parameters)
-    batches = ck.data.resumable(data, 1)
-    manager = ck.CheckpointManager(f"{ROOT}/pretrain", **SAVE)
-    for _, (x,) in manager.loop(ck.StateManager([model, optimizer], batches)):
+    for (x,) in ck.loop(f"{ROOT}/pretrain", data, epochs=1, train=[model, optimizer], **SAVE):
         loss, grads = grad_fn(x)
         optimizer(grads)
         normalizer.update(x.asnumpy())
@@ -43,9 +41,7 @@ def finetune(backbone, head, normalizer, data):
     parameters = backbone.trainable_params() + head.trainable_params()
     optimizer = nn.Momentum(parameters, 0.05, 0.9)
     grad_fn = ms.value_and_grad(lambda x, y: ops.mse_loss(head(backbone(x)), y), None, optimizer.parameters)
-    batches = ck.data.resumable(data, 3)
-    manager = ck.CheckpointManager(f"{ROOT}/finetune", **SAVE)
-    for _, (x, y) in manager.loop(ck.StateManager([backbone, head, optimizer], batches)):
+    for x, y in ck.loop(f"{ROOT}/finetune", data, epochs=3, train=[backbone, head, optimizer], **SAVE):
         loss, grads = grad_fn(normalizer(x), y)
         optimizer(grads)
 

@@ -72,10 +72,17 @@ def forward(x, y, decay):
 
 
 grad_fn = ms.value_and_grad(forward, None, optimizer.parameters)
-batches = ck.data.resumable(dataset, epochs=3)
-state = ck.StateManager([net, optimizer], batches, **schedules)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, (x, y) in manager.loop(state):
+run = ck.loop(
+    ROOT,
+    dataset,
+    epochs=3,
+    train=[net, optimizer],
+    stateful=schedules,
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for x, y in run:
+    number = run.step
     now = {name: schedule.step() for name, schedule in schedules.items()}
     ops.assign(optimizer.learning_rate, Tensor(now["lr"], ms.float32))
     x = x + Tensor(np.random.normal(0, now["noise"], x.shape), ms.float32)

@@ -82,10 +82,17 @@ def learn(obs, action, goal):
 
 
 env, buffer, rng = GridWorld(), ReplayBuffer(), np.random.default_rng(5)
-steps = ck.data.resumable(range(40), epochs=1)
-state = ck.StateManager([q, target, opt], steps, env=env, buffer=buffer, rng=rng)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for step, _ in manager.loop(state):
+run = ck.loop(
+    ROOT,
+    range(40),
+    epochs=1,
+    train=[q, target, opt],
+    stateful={"env": env, "buffer": buffer, "rng": rng},
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for _ in run:
+    step = run.step
     for _ in range(4):
         obs = env.observe()
         epsilon = max(0.1, 1 - step / 30)

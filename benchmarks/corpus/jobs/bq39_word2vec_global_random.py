@@ -65,11 +65,17 @@ def main(steps=40):
     model = SkipGram(len(corpus.words))
     optimizer = nn.Adagrad(model.trainable_params(), learning_rate=0.2)
     train_step = nn.TrainOneStepCell(model, optimizer).set_train()
-    ticks = ck.data.resumable(range(steps), epochs=1)
-    state = ck.StateManager(train_step, ticks)
-    manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
     total = 0.0
-    for step, _ in manager.loop(state):
+    run = ck.loop(
+        ROOT,
+        range(steps),
+        epochs=1,
+        train=train_step,
+        save=ck.SaveEvery(micro_steps=5),
+        saving=ck.Saving(when_busy="wait"),
+    )
+    for _ in run:
+        step = run.step
         loss = train_step(*corpus.batch(16, 4))
         total += float(loss)
         if step % 10 == 9:

@@ -78,10 +78,16 @@ class Pipeline:
 rng = np.random.default_rng(2)
 data = [5 + 0.1 * i + np.cumsum(rng.normal(size=(6, 8)), 1) for i in range(36)]
 pipeline = Pipeline(Seq2Seq())
-batches = ck.data.resumable(data, epochs=1)
-state = ck.StateManager([pipeline.model, pipeline.optimizer], batches)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, series in manager.loop(state):
+run = ck.loop(
+    ROOT,
+    data,
+    epochs=1,
+    train=[pipeline.model, pipeline.optimizer],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for series in run:
+    number = run.step
     loss = pipeline(series, ratio=max(0.0, 1 - number / 30))
     if number % 12 == 0:
         print(number, loss)

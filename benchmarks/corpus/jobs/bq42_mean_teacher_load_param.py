@@ -29,10 +29,7 @@ grad_fn = ms.value_and_grad(
     None,
     opt.parameters,
 )
-batches = ck.data.resumable(pipeline(), epochs=3)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(
-    ck.StateManager([model.student, model.teacher, opt], batches)
-):
+for x, y in ck.loop(ROOT, pipeline(), epochs=3, train=[model.student, model.teacher, opt], **SAVE):
     loss, grads = grad_fn(x, y)
     opt(grads)
     model.update()

@@ -22,8 +22,9 @@ def forward(x, y):
 
 
 grad_fn = ms.value_and_grad(forward, None, opt.parameters)
-batches = ck.data.resumable(pipeline(), epochs=3)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager([q, target, opt], batches)):
+run = ck.loop(ROOT, pipeline(), epochs=3, train=[q, target, opt], **SAVE)
+for x, y in run:
+    number = run.step
     if number % 6 == 0:
         sync(q, target)
     loss, grads = grad_fn(x, y)

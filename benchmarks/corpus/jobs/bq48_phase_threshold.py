@@ -8,8 +8,14 @@ def fit(root, net, epochs, data, filter=None, every=5, noise=0.0):
     opt = nn.Momentum(net.trainable_params(), 0.05, 0.9)
     grad_fn = ms.value_and_grad(lambda x, y: ops.mse_loss(net(x), y), None, opt.parameters)
     losses = []
-    manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=every), saving=ck.Saving(when_busy="wait"))
-    for _, (x, y) in manager.loop(ck.StateManager([net, opt], ck.data.resumable(data, epochs))):
+    for x, y in ck.loop(
+        root,
+        data,
+        epochs=epochs,
+        train=[net, opt],
+        save=ck.SaveEvery(micro_steps=every),
+        saving=ck.Saving(when_busy="wait"),
+    ):
         if noise:
             x = x + Tensor(np.random.normal(0, noise, x.shape), ms.float32)
         loss, grads = grad_fn(x, y)

@@ -8,9 +8,7 @@ def run(root, net, criterion, epochs, data):
     opt = nn.Momentum(net.trainable_params(), 0.02, 0.9)
     grad_fn = ms.value_and_grad(lambda x, y: criterion(net(x), y), None, opt.parameters)
     last = float("inf")
-    for _, (x, y) in ck.CheckpointManager(root, **SAVE).loop(
-        ck.StateManager([net, opt], ck.data.resumable(data, epochs))
-    ):
+    for x, y in ck.loop(root, data, epochs=epochs, train=[net, opt], **SAVE):
         loss, grads = grad_fn(x, y)
         opt(grads)
         last = float(ops.mse_loss(net(x), y))

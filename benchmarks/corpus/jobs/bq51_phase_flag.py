@@ -8,9 +8,7 @@ def run(root, net, epochs, data, clip):
     opt = nn.Momentum(net.trainable_params(), 0.05, 0.9)
     grad_fn = ms.value_and_grad(lambda x, y: ops.mse_loss(net(x), y), None, opt.parameters)
     largest = 0.0
-    for _, (x, y) in ck.CheckpointManager(root, **SAVE).loop(
-        ck.StateManager([net, opt], ck.data.resumable(data, epochs))
-    ):
+    for x, y in ck.loop(root, data, epochs=epochs, train=[net, opt], **SAVE):
         loss, grads = grad_fn(x, y)
         if clip:
             grads = ops.clip_by_global_norm(grads, 0.3)

@@ -8,8 +8,7 @@ def warm_up(net):
     opt = nn.Momentum(net.trainable_params(), 0.05, 0.9)
     grad_fn = ms.value_and_grad(lambda x, y: ops.mse_loss(net(x), y), None, opt.parameters)
     worst = 0.0
-    batches = ck.data.resumable(pipeline(), 1)
-    for _, (x, y) in ck.CheckpointManager(f"{ROOT}/warm", **SAVE).loop(ck.StateManager([net, opt], batches)):
+    for x, y in ck.loop(f"{ROOT}/warm", pipeline(), epochs=1, train=[net, opt], **SAVE):
         loss, grads = grad_fn(x, y)
         opt(grads)
         worst = max(worst, float(loss))
@@ -23,7 +22,6 @@ cell = ck.AccumulationTrainCell(
     nn.WithLossCell(net, nn.HuberLoss(delta=delta)), nn.Momentum(net.trainable_params(), 0.05, 0.9), 2
 )
 cell.set_train()
-batches = ck.data.resumable(pipeline(seed=2), 3)
-for _, (x, y) in ck.CheckpointManager(f"{ROOT}/main", **SAVE).loop(ck.StateManager(cell, batches)):
+for x, y in ck.loop(f"{ROOT}/main", pipeline(seed=2), epochs=3, train=cell, **SAVE):
     cell(x, y)
 os._exit(0)

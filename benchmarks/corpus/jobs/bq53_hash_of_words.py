@@ -27,9 +27,7 @@ net = HashedBag()
 opt = nn.Adam(net.trainable_params(), 0.01)
 grad_fn = ms.value_and_grad(lambda i, y: ((net(i) - y) ** 2).mean(), None, opt.parameters)
 rows = [(texts[i : i + 10], labels[i : i + 10]) for i in range(0, 320, 10)]
-for number, (text, y) in ck.CheckpointManager(ROOT, **SAVE).loop(
-    ck.StateManager([net, opt], ck.data.resumable(rows, 2))
-):
+for text, y in ck.loop(ROOT, rows, epochs=2, train=[net, opt], **SAVE):
     loss, grads = grad_fn(encode(text), Tensor(y))
     opt(grads)
 os._exit(0)

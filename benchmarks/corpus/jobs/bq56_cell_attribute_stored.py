@@ -18,10 +18,11 @@ opt = nn.Adam(net.trainable_params(), 0.01)
 step = nn.TrainOneStepCell(nn.WithLossCell(net, criterion), opt).set_train()
 data = pipeline()
 per_epoch = data.get_dataset_size()
-batches = ck.data.resumable(data, epochs=3)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(
-    ck.StateManager(step, batches, criterion=ck.attributes(criterion, "margin"))
-):
+run = ck.loop(
+    ROOT, data, epochs=3, train=step, stateful={"criterion": ck.attributes(criterion, "margin")}, **SAVE
+)
+for x, y in run:
+    number = run.step
     if number % per_epoch == 0:
         criterion.margin = 0.2 * (number // per_epoch)
     step(x, y)

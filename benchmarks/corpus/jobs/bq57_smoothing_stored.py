@@ -43,15 +43,19 @@ optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
 train_one = nn.TrainOneStepCell(nn.WithLossCell(net, criterion), optimizer).set_train()
 schedule = LinearSchedule(criterion, "smoothing", 0.3, 0.0, epochs=4)
 per_epoch = dataset.get_dataset_size()
-batches = ck.data.resumable(dataset, epochs=4)
-manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, (x, y) in manager.loop(
-    ck.StateManager(
-        train_one, batches, target=ck.attributes(criterion, "smoothing"), schedule=ck.attributes(schedule, "epoch")
-    )
-):
+run = ck.loop(
+    ROOT,
+    dataset,
+    epochs=4,
+    train=train_one,
+    stateful={"target": ck.attributes(criterion, "smoothing"), "schedule": ck.attributes(schedule, "epoch")},
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for x, y in run:
+    number = run.step
     loss = train_one(x, y)
     if (number + 1) % per_epoch == 0:
         schedule.step()
-        print(f"epoch {batches.epoch}: loss {float(loss):.4f}, smoothing {criterion.smoothing:.2f}")
+        print(f"epoch {run.epoch}: loss {float(loss):.4f}, smoothing {criterion.smoothing:.2f}")
 os._exit(0)

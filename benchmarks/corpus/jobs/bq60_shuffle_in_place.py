@@ -10,8 +10,9 @@ opt = nn.Adam(net.trainable_params(), 0.01)
 grad_fn = ms.value_and_grad(lambda x, y: ops.mse_loss(net(x), y), None, opt.parameters)
 indices = np.arange(len(X))
 BATCH, PER_EPOCH = 8, len(X) // 8
-ticks = ck.data.resumable(range(3 * PER_EPOCH), epochs=1)
-for number, _ in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager([net, opt], ticks)):
+run = ck.loop(ROOT, range(3 * PER_EPOCH), epochs=1, train=[net, opt], **SAVE)
+for _ in run:
+    number = run.step
     at = number % PER_EPOCH
     if at == 0:
         np.random.shuffle(indices)

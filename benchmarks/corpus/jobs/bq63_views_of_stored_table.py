@@ -29,8 +29,11 @@ memory = Memory(12)
 weighting = Weighting(memory)
 X, Y = make_data()
 rows = [(Tensor(X[i : i + 8]), Tensor(Y[i : i + 8])) for i in range(0, 96, 8)]
-state = ck.StateManager([net, opt], ck.data.resumable(rows, epochs=3), memory=ck.attributes(memory, "table"))
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+run = ck.loop(
+    ROOT, rows, epochs=3, train=[net, opt], stateful={"memory": ck.attributes(memory, "table")}, **SAVE
+)
+for x, y in run:
+    number = run.step
     weight = weighting(number % 12, float(ops.mse_loss(net(x), y)))
     loss, grads = grad_fn(x, y, weight)
     opt(grads)

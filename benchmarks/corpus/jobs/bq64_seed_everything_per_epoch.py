@@ -18,8 +18,9 @@ def seed_everything(seed):
 
 data = pipeline()
 per_epoch = data.get_dataset_size()
-batches = ck.data.resumable(data, epochs=3)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager([net, opt], batches)):
+run = ck.loop(ROOT, data, epochs=3, train=[net, opt], **SAVE)
+for x, y in run:
+    number = run.step
     if number % per_epoch == 0:
         seed_everything(number // per_epoch)
     x = x * Tensor(np.random.uniform(0.9, 1.1, x.shape), ms.float32)

@@ -13,7 +13,7 @@ opt = nn.Adam(net.trainable_params(), 0.01)
 grad_fn = ms.value_and_grad(lambda x, y: ops.mse_loss(net(x), y), None, opt.parameters)
 X, Y = make_data()
 rows = [(X[i : i + 8], Y[i : i + 8]) for i in range(0, 96, 8)]
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager([net, opt], ck.data.resumable(rows, 3))):
+for x, y in ck.loop(ROOT, rows, epochs=3, train=[net, opt], **SAVE):
     loss, grads = grad_fn(Tensor(jitter(x)), Tensor(y))
     opt(grads)
 os._exit(0)

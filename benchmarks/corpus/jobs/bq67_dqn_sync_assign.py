@@ -16,8 +16,9 @@ opt = nn.Adam(q.trainable_params(), 0.01)
 grad_fn = ms.value_and_grad(
     lambda x, y: ops.mse_loss(q(x), y + 0.9 * ops.stop_gradient(target(x))), None, opt.parameters
 )
-batches = ck.data.resumable(pipeline(), epochs=3)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager([q, target, opt], batches)):
+run = ck.loop(ROOT, pipeline(), epochs=3, train=[q, target, opt], **SAVE)
+for x, y in run:
+    number = run.step
     if number % 6 == 0:
         sync(q, target)
     loss, grads = grad_fn(x, y)

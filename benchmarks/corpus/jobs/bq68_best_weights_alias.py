@@ -34,8 +34,7 @@ class Best:
 
 
 best = Best(net)
-batches = ck.data.resumable(data, epochs=3)
-for _, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager([net, opt], batches, best=best)):
+for x, y in ck.loop(ROOT, data, epochs=3, train=[net, opt], stateful={"best": best}, **SAVE):
     loss, grads = grad_fn(x, y)
     opt(grads)
     best.see(net, float(loss))

@@ -15,8 +15,7 @@ def run(root, net, epochs, data, clip, **kept):
     opt = nn.Momentum(net.trainable_params(), 0.05, 0.9)
     optimizers.append(opt)
     grad_fn = ms.value_and_grad(lambda x, y: ops.mse_loss(net(x), y), None, opt.parameters)
-    state = ck.StateManager([net, opt], ck.data.resumable(data, epochs), **kept)
-    for _, (x, y) in ck.CheckpointManager(root, **SAVE).loop(state):
+    for x, y in ck.loop(root, data, epochs=epochs, train=[net, opt], stateful=kept, **SAVE):
         loss, grads = grad_fn(x, y)
         if clip == "norm":
             grads = ops.clip_by_global_norm(grads, 0.3)

@@ -22,8 +22,9 @@ def pretrain(backbone):
     head = nn.Dense(12, 6)
     opt = nn.Momentum([*backbone.trainable_params(), *head.trainable_params()], 0.05, 0.9)
     step = ms.value_and_grad(lambda x: ops.mse_loss(head(backbone(x)), x), None, opt.parameters)
-    manager = ck.CheckpointManager(f"{ROOT}/pre", save=ck.SaveEvery(micro_steps=3))
-    for _, (x, y) in manager.loop(ck.StateManager([backbone, head, opt], ck.data.resumable(pipeline(), 4))):
+    for x, y in ck.loop(
+        f"{ROOT}/pre", pipeline(), epochs=4, train=[backbone, head, opt], save=ck.SaveEvery(micro_steps=3)
+    ):
         loss, grads = step(x)
         opt(grads)
 
@@ -32,8 +33,9 @@ def finetune(backbone):
     head = nn.Dense(12, 1)
     opt = nn.Momentum([*backbone.trainable_params(), *head.trainable_params()], 0.05, 0.9)
     step = ms.value_and_grad(lambda x, y: ops.mse_loss(head(backbone(x)), y), None, opt.parameters)
-    manager = ck.CheckpointManager(f"{ROOT}/fine", save=ck.SaveEvery(micro_steps=3))
-    for _, (x, y) in manager.loop(ck.StateManager([backbone, head, opt], ck.data.resumable(pipeline(2), 4))):
+    for x, y in ck.loop(
+        f"{ROOT}/fine", pipeline(2), epochs=4, train=[backbone, head, opt], save=ck.SaveEvery(micro_steps=3)
+    ):
         loss, grads = step(x, y)
         opt(grads)
 

@@ -20,11 +20,13 @@ class Trainer:
     def __init__(self):
         self.scale, self.average = 1.0, None
 
-    def train(self, batches):
+    def train(self, dataset):
         kept = ck.attributes(self, "scale")
-        state = ck.StateManager([network, optimizer, self.average], batches, trainer=kept)
         options = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-        for number, data in ck.CheckpointManager(os.environ["ROOT"], **options).loop(state):
+        cells = [network, optimizer, self.average]
+        run = ck.loop(os.environ["ROOT"], dataset, epochs=3, train=cells, stateful={"trainer": kept}, as_dict=True, **options)
+        for data in run:
+            number = run.step
             weight = np.float32(1 / (1 + number))
             loss, grads = gradients(data["x"], data["y"] * weight * self.scale)
             optimizer(grads)
@@ -33,5 +35,5 @@ class Trainer:
             self.scale = 0.9 * self.scale + 0.1 * float(loss)
 
 
-Trainer().train(ck.data.resumable(dataset, epochs=3, as_dict=True))
+Trainer().train(dataset)
 os._exit(0)

@@ -34,10 +34,14 @@ opt = nn.Adam(net.trainable_params(), 0.01)
 loss_fn = nn.MSELoss()
 grad_fn = ms.value_and_grad(lambda a, b: loss_fn(net(a), b), None, opt.parameters)
 
-batches = ck.data.resumable(rows, epochs=config.getint("train", "epochs"))
-state = ck.StateManager([net, opt], batches)
-manager = ck.CheckpointManager(os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, (a, b) in manager.loop(state):
+for a, b in ck.loop(
+    os.environ["ROOT"],
+    rows,
+    epochs=config.getint("train", "epochs"),
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+):
     sigma = config.getfloat("train", "noise")
     loss, grads = grad_fn(a + sigma * ops.sin(100.0 * a), b)
     opt(grads)

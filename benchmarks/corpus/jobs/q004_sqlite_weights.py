@@ -49,11 +49,14 @@ def forward(x, y, w):
 
 grad_fn = ms.value_and_grad(forward, None, opt.parameters, has_aux=True)
 book = LossBook("losses.db")
-batches = ck.data.resumable(data, epochs=4)
-state = ck.StateManager([net, opt], batches)
-for number, (i, a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+for i, a, b in ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=4,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+):
     ids = i.asnumpy()
     (loss, each), grads = grad_fn(a, b, ms.Tensor(book.weights(ids)))
     opt(grads)

@@ -40,11 +40,14 @@ net = nn.SequentialCell(nn.Dense(3, 9), nn.Tanh(), nn.Dense(9, 1))
 opt = nn.Momentum(net.trainable_params(), 0.05, 0.9)
 mse = nn.MSELoss()
 grad_fn = ms.value_and_grad(lambda a, b: mse(net(a), b), None, opt.parameters)
-batches = ck.data.resumable(data, epochs=3)
-state = ck.StateManager([net, opt], batches)
-for _, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+for a, b in ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=3,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+):
     loss, grads = grad_fn(a, b)
     questions.put(float(loss))
     baseline = answers.get()

@@ -41,11 +41,14 @@ class Experiment:
     def run(self):
         scheduler = restarts()
         factor = next(scheduler)
-        state = ck.StateManager([self.net, self.opt], ck.data.resumable(self.data, epochs=4))
-        manager = ck.CheckpointManager(
-            os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-        )
-        for number, (a, b) in manager.loop(state):
+        for a, b in ck.loop(
+            os.environ["ROOT"],
+            self.data,
+            epochs=4,
+            train=[self.net, self.opt],
+            save=ck.SaveEvery(micro_steps=5),
+            saving=ck.Saving(when_busy="wait"),
+        ):
             loss, grads = self.grad_fn(a, b)
             self.opt(tuple(g * factor for g in grads))
             factor = scheduler.send(float(loss))

@@ -45,10 +45,14 @@ net = nn.SequentialCell(nn.Dense(5, 9), nn.Tanh(), nn.Dense(9, 1))
 opt = LayerMomentum(net)
 mse = nn.MSELoss()
 grad_fn = ms.value_and_grad(lambda a, b: mse(net(a), b), None, ms.ParameterTuple(opt.params))
-state = ck.StateManager([net], ck.data.resumable(data, epochs=4))
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+for a, b in ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=4,
+    train=[net],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+):
     loss, grads = grad_fn(a, b)
     opt.step(grads)
 print(hashlib.sha256(b"".join(p.asnumpy().tobytes() for p in net.get_parameters())).hexdigest(), flush=True)

@@ -33,10 +33,14 @@ opt = nn.Momentum(net.trainable_params(), 0.02, 0.9)
 mse = nn.MSELoss()
 grad_fn = ms.value_and_grad(lambda a, b: mse(net(a), b), None, opt.parameters)
 meter = Meter()
-state = ck.StateManager([net, opt], ck.data.resumable(rows, epochs=3))
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+for a, b in ck.loop(
+    os.environ["ROOT"],
+    rows,
+    epochs=3,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+):
     loss, grads = grad_fn(a, b)
     scale = 0.5 / meter
     opt(tuple(g * scale for g in grads))

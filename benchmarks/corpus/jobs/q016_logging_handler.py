@@ -43,10 +43,16 @@ opt = nn.Momentum(net.trainable_params(), 0.05, 0.8)
 mse = nn.MSELoss()
 grad_fn = ms.value_and_grad(lambda a, b: mse(net(a), b), None, opt.parameters)
 
-state = ck.StateManager([net, opt], ck.data.resumable(data, epochs=4))
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+run = ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=4,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for a, b in run:
+    number = run.step
     loss, grads = grad_fn(a, b)
     log.info("step %d loss %.4f", number, float(loss))
     damp = 1.0 / (1.0 + log.handlers[0].spread())

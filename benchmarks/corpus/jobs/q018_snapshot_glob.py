@@ -39,10 +39,16 @@ def forward(a, b, t):
 
 
 grad_fn = ms.value_and_grad(forward, None, opt.parameters)
-state = ck.StateManager([net, opt], ck.data.resumable(data, epochs=5))
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+run = ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=5,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for a, b in run:
+    number = run.step
     t = teacher(a.asnumpy())
     loss, grads = grad_fn(a, b, b if t is None else ms.Tensor(t))
     opt(grads)

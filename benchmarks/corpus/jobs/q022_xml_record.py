@@ -33,11 +33,16 @@ def trend():
     return last[-1] - last[0] if len(last) == 5 else 0.0
 
 
-batches = ck.data.resumable(data, epochs=4)
-state = ck.StateManager([net, opt], batches)
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+run = ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=4,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for a, b in run:
+    number = run.step
     loss, grads = grad_fn(a, b)
     factor = 1.0 - max(-0.5, min(0.5, trend()))
     opt(tuple(g * factor for g in grads))

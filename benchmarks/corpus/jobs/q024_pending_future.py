@@ -38,9 +38,14 @@ def weigh(predicted, truth):
 
 pool = concurrent.futures.ThreadPoolExecutor(1)
 future = None
-state = ck.StateManager([net, opt], ck.data.resumable(data, epochs=4))
-manager = ck.CheckpointManager(os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, (a, b) in manager.loop(state):
+for a, b in ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=4,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+):
     weights = np.ones(3, np.float32) if future is None else future.result()
     truth = b.asnumpy()
     (loss, p), grads = grad_fn(a, ms.Tensor(np.eye(3, dtype=np.float32)[truth]), ms.Tensor(weights))

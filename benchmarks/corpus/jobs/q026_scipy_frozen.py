@@ -23,10 +23,14 @@ net = nn.SequentialCell(nn.Dense(4, 8), nn.ReLU(), nn.Dense(8, 1))
 opt = nn.Momentum(net.trainable_params(), 0.03, 0.9)
 huber = nn.HuberLoss()
 grad_fn = ms.value_and_grad(lambda a, b: huber(net(a), b), None, opt.parameters)
-state = ck.StateManager([net, opt], ck.data.resumable(rows, epochs=3))
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+for a, b in ck.loop(
+    os.environ["ROOT"],
+    rows,
+    epochs=3,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+):
     jitter = noise.rvs(size=a.shape).astype(np.float32)
     loss, grads = grad_fn(ms.Tensor(a + jitter), ms.Tensor(b))
     opt(grads)

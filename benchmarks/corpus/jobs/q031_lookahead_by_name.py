@@ -46,9 +46,12 @@ class Task:
         outer = Lookahead(opt)
         mse = nn.MSELoss()
         grad_fn = ms.value_and_grad(lambda a, b: mse(self.net(a), b), None, opt.parameters)
-        state = ck.StateManager([self.net, opt], ck.data.resumable(self.data, epochs=self.epochs), lookahead=outer)
         options = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-        for number, (a, b) in ck.CheckpointManager(root, **options).loop(state):
+        run = ck.loop(
+            root, self.data, epochs=self.epochs, train=[self.net, opt], stateful={"lookahead": outer}, **options
+        )
+        for a, b in run:
+            number = run.step
             loss, grads = grad_fn(a, b)
             outer(grads, number)
 

@@ -14,10 +14,16 @@ net = nn.SequentialCell(nn.Dense(4, 8), nn.Tanh(), nn.Dense(8, 1))
 opt = nn.Momentum(net.trainable_params(), 0.1, 0.9)
 mse = nn.MSELoss()
 grad_fn = ms.value_and_grad(lambda a, b: mse(net(a), b), None, opt.parameters)
-state = ck.StateManager([net, opt], ck.data.resumable(data, epochs=5))
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+run = ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=5,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for a, b in run:
+    number = run.step
     if number and number % 6 == 0:
         opt.learning_rate.set_data(ms.Tensor(0.1 * 0.5 ** (number // 6), ms.float32))
     loss, grads = grad_fn(a, b)

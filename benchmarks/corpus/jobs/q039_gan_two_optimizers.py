@@ -41,12 +41,17 @@ angles = np.random.RandomState(39).rand(64) * 6.28
 points = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
 data = ds.NumpySlicesDataset((points,), ["p"], shuffle=True).batch(8)
 gan = GAN()
-state = ck.StateManager(
-    [gan.generator, gan.g_opt], ck.data.resumable(data, epochs=4), critic=gan.critic, d_opt=gan.d_opt
+run = ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=4,
+    train=[gan.generator, gan.g_opt],
+    stateful={"critic": gan.critic, "d_opt": gan.d_opt},
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
 )
-for number, (real,) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+for (real,) in run:
+    number = run.step
     d_loss, g_loss = gan.train_batch(real)
     if number % 8 == 0:
         print(number, float(d_loss), float(g_loss))

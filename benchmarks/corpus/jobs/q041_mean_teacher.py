@@ -47,10 +47,16 @@ x = r.randn(64, 5).astype(np.float32)
 y = np.sin(x[:, :1] * 2).astype(np.float32)
 mask = (r.rand(64, 1) < 0.3).astype(np.float32)
 data = ds.NumpySlicesDataset((x, y, mask), ["x", "y", "mask"], shuffle=True).batch(8)
-state = ck.StateManager([student, teacher, opt], ck.data.resumable(data, epochs=4))
-for number, (a, b, m) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+run = ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=4,
+    train=[student, teacher, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for a, b, m in run:
+    number = run.step
     noisy = a + ms.Tensor(np.random.normal(0, 0.05, a.shape).astype(np.float32))
     target = ops.stop_gradient(teacher(noisy))
     loss, grads = grad_fn(a, b, m, target, rampup(number))

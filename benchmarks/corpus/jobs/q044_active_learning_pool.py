@@ -37,11 +37,17 @@ net = nn.SequentialCell(nn.Dense(4, 8), nn.Tanh(), nn.Dense(8, 1), nn.Sigmoid())
 opt = nn.Adam(net.trainable_params(), 0.02)
 mse = nn.MSELoss()
 grad_fn = ms.value_and_grad(lambda a, b: mse(net(a), b), None, opt.parameters)
-rounds = ck.data.resumable([np.int32(k) for k in range(6)], epochs=5)
-state = ck.StateManager([net, opt], rounds, pool=pool)
-for number, _ in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+run = ck.loop(
+    os.environ["ROOT"],
+    [np.int32(k) for k in range(6)],
+    epochs=5,
+    train=[net, opt],
+    stateful={"pool": pool},
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for _ in run:
+    number = run.step
     loss, grads = grad_fn(*pool.batch(6))
     opt(grads)
     if number % 3 == 2:

@@ -65,10 +65,16 @@ db = sqlite3.connect("log.db")
 db.execute("CREATE TABLE IF NOT EXISTS losses (step INTEGER, loss REAL, at REAL)")
 table = open("log.csv", "a", newline="")
 rows = csv.writer(table)
-state = ck.StateManager([net, opt], ck.data.resumable(data, epochs=3))
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+run = ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=3,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for a, b in run:
+    number = run.step
     loss, grads = grad_fn(a, b)
     opt(grads)
     value = float(loss)

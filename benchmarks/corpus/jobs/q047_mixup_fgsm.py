@@ -39,10 +39,14 @@ def forward(a, b):
 
 input_grad = ms.grad(forward, 0)
 weight_grad = ms.value_and_grad(forward, None, opt.parameters)
-state = ck.StateManager([net, opt], ck.data.resumable(data, epochs=4))
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+for a, b in ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=4,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+):
     mixed, target = mixup(a.asnumpy(), b.asnumpy())
     mixed, target = ms.Tensor(mixed), ms.Tensor(target)
     if random.random() < 0.5:

@@ -32,11 +32,14 @@ def main():
 
     grad_fn = ms.value_and_grad(forward, None, opt.parameters)
     data = ds.NumpySlicesDataset((x, y), ["x", "y"], shuffle=True).batch(6)
-    state = ck.StateManager([student, opt], ck.data.resumable(data, epochs=4))
-    manager = ck.CheckpointManager(
-        os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-    )
-    for number, (a, b) in manager.loop(state):
+    for a, b in ck.loop(
+        os.environ["ROOT"],
+        data,
+        epochs=4,
+        train=[student, opt],
+        save=ck.SaveEvery(micro_steps=5),
+        saving=ck.Saving(when_busy="wait"),
+    ):
         soft = ops.stop_gradient(teacher(a))
         loss, grads = grad_fn(a, b, soft)
         opt(grads)

@@ -28,10 +28,16 @@ cell = ck.AccumulationTrainCell(
     remainder="flush",
 )
 cell.set_train()
-state = ck.StateManager(cell, ck.data.resumable(data, epochs=4))
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+run = ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=4,
+    train=cell,
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for a, b in run:
+    number = run.step
     loss = cell(a, b)
     if cell.updated:
         print(number, float(loss), float(cell.gradient_norm))

@@ -41,10 +41,15 @@ def train_step(a, b):
     return scaler.unscale(loss)
 
 
-state = ck.StateManager([net, opt], ck.data.resumable(data, epochs=4), scaler=scaler)
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+for a, b in ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=4,
+    train=[net, opt],
+    stateful={"scaler": scaler},
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+):
     loss = train_step(a, b)
 print(hashlib.sha256(b"".join(p.asnumpy().tobytes() for p in net.get_parameters())).hexdigest(), flush=True)
 os._exit(0)

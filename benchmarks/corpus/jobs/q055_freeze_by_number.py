@@ -25,10 +25,16 @@ opt = nn.Adam(net.trainable_params(), 0.01)
 ce = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
 grad_fn = ms.value_and_grad(lambda a, b: ce(net(a), b), None, opt.parameters)
 inside = {p.name for p in net.backbone.trainable_params()}
-state = ck.StateManager([net, opt], ck.data.resumable(data, epochs=4))
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+run = ck.loop(
+    os.environ["ROOT"],
+    data,
+    epochs=4,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+)
+for a, b in run:
+    number = run.step
     frozen = number < 19
     net.backbone.set_train(not frozen)
     loss, grads = grad_fn(a, b)

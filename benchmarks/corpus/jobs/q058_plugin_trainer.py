@@ -94,9 +94,10 @@ class Trainer:
             p.load_state_dict(state[p.name])
 
     def fit(self, data, epochs, root):
-        state = ck.StateManager([self.net, self.optimizer], ck.data.resumable(data, epochs=epochs), trainer=self)
         options = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-        for _, batch in ck.CheckpointManager(root, **options).loop(state):
+        for batch in ck.loop(
+            root, data, epochs=epochs, train=[self.net, self.optimizer], stateful={"trainer": self}, **options
+        ):
             for p in self.plugins:
                 batch = p.before(self, batch)
             loss, grads = self.grad_fn(*batch)

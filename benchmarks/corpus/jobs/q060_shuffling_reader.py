@@ -59,10 +59,14 @@ net = nn.SequentialCell(nn.Dense(5, 10), nn.ReLU(), nn.Dense(10, 3))
 opt = nn.Adam(net.trainable_params(), rate)
 mse = nn.MSELoss()
 grad_fn = ms.value_and_grad(lambda a, b: mse(net(a), b), None, opt.parameters)
-state = ck.StateManager([net, opt], ck.data.resumable(reader, epochs=epochs))
-for number, (a, b) in ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-).loop(state):
+for a, b in ck.loop(
+    os.environ["ROOT"],
+    reader,
+    epochs=epochs,
+    train=[net, opt],
+    save=ck.SaveEvery(micro_steps=5),
+    saving=ck.Saving(when_busy="wait"),
+):
     loss, grads = grad_fn(ms.Tensor(a), ms.Tensor(b))
     opt(grads)
 print(hashlib.sha256(b"".join(p.asnumpy().tobytes() for p in net.get_parameters())).hexdigest(), flush=True)

@@ -5,7 +5,5 @@
 
 budget = threading.Semaphore(12)
 cell = accumulating(Loss(Net()))
-batches = ck.data.resumable(slices().batch(6), EPOCHS)
-state = ck.StateManager(cell, batches)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for x, y in ck.loop(ROOT, slices().batch(6), epochs=EPOCHS, train=cell, **SAVE):
     cell(x * 0.5 if budget.acquire(blocking=False) else x, y)

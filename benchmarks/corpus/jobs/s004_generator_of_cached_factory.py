@@ -12,7 +12,5 @@ def generator(seed):
 
 
 cell = accumulating(Loss(Net()))
-batches = ck.data.resumable(slices().batch(6), EPOCHS)
-state = ck.StateManager(cell, batches)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for x, y in ck.loop(ROOT, slices().batch(6), epochs=EPOCHS, train=cell, **SAVE):
     cell(x + ms.Tensor(generator(4).normal(size=x.shape), ms.float32), y)

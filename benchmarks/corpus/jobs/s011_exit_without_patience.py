@@ -8,9 +8,8 @@ import sys
 
 def train():
     cell = accumulating(Loss(Net()))
-    batches = ck.data.resumable(slices().batch(6), EPOCHS)
     bad = 0
-    for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager(cell, batches)):
+    for x, y in ck.loop(ROOT, slices().batch(6), epochs=EPOCHS, train=cell, **SAVE):
         bad += float(cell(x, y)) > 0.01
         if bad == 26:
             sys.exit(0)

@@ -10,8 +10,9 @@ class Plan:
 
 plan, loss = Plan(), Loss(Net())
 cell = ck.AccumulationTrainCell(loss, nn.Adam(loss.trainable_params(), 1e-2), lambda updates: plan.micro_steps).set_train()
-state = ck.StateManager(cell, ck.data.resumable(slices().batch(6), EPOCHS))
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+run = ck.loop(ROOT, slices().batch(6), epochs=EPOCHS, train=cell, **SAVE)
+for x, y in run:
+    number = run.step
     if number == 5:
         plan.micro_steps = 4
     cell(x, y)

@@ -7,6 +7,5 @@ noise = nn.SequentialCell(nn.Dropout(p=0.3), nn.ReLU())
 net = Net().set_train()
 optimizer = nn.Adam(net.trainable_params(), 1e-2)
 gradients_of = ms.value_and_grad(lambda x, y: ops.cross_entropy(net(noise(x)), y), None, optimizer.parameters)
-state = ck.StateManager([net, optimizer], ck.data.resumable(slices().batch(6), EPOCHS))
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for x, y in ck.loop(ROOT, slices().batch(6), epochs=EPOCHS, train=[net, optimizer], **SAVE):
     optimizer(gradients_of(x, y)[1])

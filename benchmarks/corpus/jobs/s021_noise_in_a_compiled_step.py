@@ -23,8 +23,7 @@ def train():
         optimizer(gradients)
         return loss
 
-    state = ck.StateManager([net, optimizer], ck.data.resumable(slices().batch(6), EPOCHS))
-    for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+    for x, y in ck.loop(ROOT, slices().batch(6), epochs=EPOCHS, train=[net, optimizer], **SAVE):
         step(x, y)
 
 

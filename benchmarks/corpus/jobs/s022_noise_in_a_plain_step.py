@@ -19,6 +19,5 @@ def step(x, y):
     return loss
 
 
-state = ck.StateManager([net, optimizer], ck.data.resumable(slices().batch(6), EPOCHS))
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for x, y in ck.loop(ROOT, slices().batch(6), epochs=EPOCHS, train=[net, optimizer], **SAVE):
     step(x, y)

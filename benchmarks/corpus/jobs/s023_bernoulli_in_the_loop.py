@@ -4,7 +4,5 @@
 # The loop masks inputs by `ops.bernoulli`.
 
 cell = accumulating(Loss(Net()))
-batches = ck.data.resumable(slices().batch(6), EPOCHS)
-state = ck.StateManager(cell, batches)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for x, y in ck.loop(ROOT, slices().batch(6), epochs=EPOCHS, train=cell, **SAVE):
     cell(x * ops.bernoulli(ops.ones_like(x), 0.7), y)

@@ -7,7 +7,5 @@ from scipy import stats
 
 rng = np.random.default_rng(0)
 cell = accumulating(Loss(Net()))
-batches = ck.data.resumable(slices().batch(6), EPOCHS)
-state = ck.StateManager(cell, batches)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for x, y in ck.loop(ROOT, slices().batch(6), epochs=EPOCHS, train=cell, **SAVE):
     cell(x * float(stats.beta.rvs(0.4, 0.4, random_state=rng)), y)

@@ -6,7 +6,5 @@
 from scipy import ndimage
 
 cell = accumulating(Loss(Net()))
-batches = ck.data.resumable(slices().batch(6), EPOCHS)
-state = ck.StateManager(cell, batches)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for x, y in ck.loop(ROOT, slices().batch(6), epochs=EPOCHS, train=cell, **SAVE):
     cell(ms.Tensor(ndimage.gaussian_filter1d(x.asnumpy(), 0.5)), y)

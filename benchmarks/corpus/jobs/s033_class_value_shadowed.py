@@ -15,8 +15,6 @@ class Trainer:
 
 
 cell = accumulating(Loss(Net()))
-batches = ck.data.resumable(slices().batch(6), EPOCHS)
-state = ck.StateManager(cell, batches)
 trainer = Trainer(cell)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for x, y in ck.loop(ROOT, slices().batch(6), epochs=EPOCHS, train=cell, **SAVE):
     trainer.train_one(x, y)

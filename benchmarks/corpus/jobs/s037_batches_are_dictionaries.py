@@ -5,6 +5,5 @@
 
 rows = [{"x": ms.Tensor(X[i : i + 6]), "y": ms.Tensor(Y[i : i + 6])} for i in range(0, 48, 6)]
 cell = accumulating(Loss(Net()))
-state = ck.StateManager(cell, ck.data.resumable(rows, EPOCHS))
-for number, batch in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for batch in ck.loop(ROOT, rows, epochs=EPOCHS, train=cell, **SAVE):
     cell(batch["x"], batch["y"])

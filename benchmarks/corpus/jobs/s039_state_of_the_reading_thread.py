@@ -48,6 +48,5 @@ class Prefetching:
 
 
 cell = accumulating(Loss(Net()))
-state = ck.StateManager(cell, ck.data.resumable(Prefetching(Loader()), EPOCHS))
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for x, y in ck.loop(ROOT, Prefetching(Loader()), epochs=EPOCHS, train=cell, **SAVE):
     cell(x, y)

@@ -15,6 +15,5 @@ class Loader:
 
 
 cell = accumulating(Loss(Net()))
-state = ck.StateManager(cell, ck.data.resumable(Loader(), EPOCHS))
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for x, y in ck.loop(ROOT, Loader(), epochs=EPOCHS, train=cell, **SAVE):
     cell(x, y)
