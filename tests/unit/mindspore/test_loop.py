@@ -12,7 +12,8 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import nn
-from support.process import run_python
+from support.process import python, run_python
+from support.process_ranks import environment, launcher
 from support.training import begin_process, tensors
 
 import ckptkit as ck
@@ -330,3 +331,36 @@ def test_program_says_at_its_end_how_the_loop_was_left(tmp_path: Path, leaves, a
     assert "Exception ignored" not in ended.stderr  # the variable holds the loop until modules are gone
     assert how in "".join(path.read_text() for path in (tmp_path / "run/events").iterdir()).replace(" ", "")
     assert saved(tmp_path / "run") == [4]
+
+
+RANKS = """
+import sys
+import mindspore as ms, numpy as np
+from mindspore import nn
+from support.process_ranks import world
+import ckptkit as ck
+from ckptkit.mindspore.state import manager
+
+WORLD = world()
+manager.world = lambda: WORLD
+ms.set_seed(1)
+network = nn.Dense(1, 1)
+run = ck.loop(sys.argv[1], [ms.Tensor(np.ones((1, 1), np.float32))] * 4, 3, train=network)
+for x in run:
+    network(x)
+    if (WORLD.rank, run.step) == (1, 1):
+        run.stop("it is enough")
+print(f"rank {WORLD.rank}: {run.point.batches_delivered}, {run.step}", flush=True)
+"""
+
+
+def test_all_ranks_stop_at_the_end_of_the_epoch(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(RANKS)
+    said = []
+    for _ in range(2):
+        done = python(*launcher(2, str(script), str(tmp_path / "run"))[1:], environment=environment())
+        said.append(sorted(done.stdout.splitlines()))
+    assert said == [["rank 0: 0, 3", "rank 1: 0, 3"], ["rank 0: 4, 4", "rank 1: 4, 4"]]
+    assert "training is complete (it is enough)" in done.stderr
+    assert "training is complete (another rank stopped)" in done.stderr
