@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -140,44 +140,46 @@ class Saver(_RankSaver):
 
     def save(self, request: SaveRequest) -> SaveResult:
         """Save the contents of ``request``, unless this attempt has already committed its progress and metrics."""
+        with self._alone(request):
+            name = request.name
+            check_fence(self._storage, self._attempt, put_back=self._run_id)
+            self._decide(besides=name)
+            self._empty()
+            there = self.committed_at(request.staged.progress, request.metrics)
+            if there is not None:
+                return SaveResult(there)
+            self._make_room(request)
+            frozen_bytes = self.frozen.written_bytes
+            self._note(request)
+            try:
+                own = write_part(self._storage, self._attempt, request, self.frozen, rank=0)
+                parts = (own,) if self._receipts is None else self._receipts.collect(name, own, self._check_fence)
+                commit = write_manifest(self._storage, self._attempt, request, parts)
+                self._check_fence()
+                self._publish(name, commit)
+                self._check_fence()  # a start that listed before COMMIT goes on from an earlier one: do not report this
+                self._settle(name)
+            except StaleAttemptError:
+                raise  # the later attempt voids the folder, or leaves its commit off the lineage
+            except Exception:
+                self._give_up()  # raises StaleAttemptError instead if a later attempt exists, which may be the reason
+                if self._committed.get((name.cycles, name.micro_step)) != name:
+                    raise
+                # Only a reply was lost: the COMMIT was found in place.
+            shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
+            made_room, self._removed = self._removed, []
+            return SaveResult(
+                name, shards_bytes + self.frozen.written_bytes - frozen_bytes, (*made_room, *self._prune(name))
+            )
+
+    @contextlib.contextmanager
+    def _alone(self, request: SaveRequest) -> Iterator[None]:
         if not self._saving.acquire(blocking=False):  # it would take that one's folder for that of a failed save
             raise SaveFailedError(f"another save of this process is still writing, so {request.name} was not begun")
         try:
-            return self._save(request)
+            yield
         finally:
             self._saving.release()
-
-    def _save(self, request: SaveRequest) -> SaveResult:
-        name = request.name
-        check_fence(self._storage, self._attempt, put_back=self._run_id)
-        self._decide(besides=name)
-        self._empty()
-        there = self.committed_at(request.staged.progress, request.metrics)
-        if there is not None:
-            return SaveResult(there)
-        self._make_room(request)
-        frozen_bytes = self.frozen.written_bytes
-        self._note(request)
-        try:
-            own = write_part(self._storage, self._attempt, request, self.frozen, rank=0)
-            parts = (own,) if self._receipts is None else self._receipts.collect(name, own, self._check_fence)
-            commit = write_manifest(self._storage, self._attempt, request, parts)
-            self._check_fence()
-            self._publish(name, commit)
-            self._check_fence()  # a start that listed before COMMIT goes on from an earlier one: do not report this
-            self._settle(name)
-        except StaleAttemptError:
-            raise  # the later attempt voids the folder, or leaves its commit off the lineage
-        except Exception:
-            self._give_up()  # raises StaleAttemptError instead if a later attempt exists, which may be the reason
-            if self._committed.get((name.cycles, name.micro_step)) != name:
-                raise
-            # Only a reply was lost: the COMMIT was found in place.
-        shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
-        made_room, self._removed = self._removed, []
-        return SaveResult(
-            name, shards_bytes + self.frozen.written_bytes - frozen_bytes, (*made_room, *self._prune(name))
-        )
 
     def _make_room(self, request: SaveRequest) -> None:
         """Remove what may go if the save does not fit, and refuse the save if it still does not."""

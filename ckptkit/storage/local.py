@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -112,7 +112,17 @@ class LocalStorage:
         with storage_errors("write", path):
             descriptor = hide(self._open_new(path))
         try:
-            self._fill(descriptor, source, path)
+            with _closing(descriptor, path):
+                if source.left_bytes < LARGE_BYTES:
+                    data = memoryview(bytearray(source.left_bytes))
+                    source.fill(data)
+                    with storage_errors("write", path):
+                        SYSTEM.write_all(descriptor, data)
+                else:
+                    self._large_files.write(descriptor, source, path)
+                source.expect_end()
+                with storage_errors("write", path), naming("fsync"):
+                    SYSTEM.fsync(descriptor)
             with storage_errors("write", path), naming("fsync"):
                 SYSTEM.fsync_folder(path.parent)
         except BaseException:
@@ -120,28 +130,6 @@ class LocalStorage:
             with contextlib.suppress(OSError):
                 SYSTEM.unlink(path)
             raise
-
-    def _fill(self, descriptor: int, source: SizedStream, path: Path) -> None:
-        """Write all of ``source``, fsync the file and close it."""
-        try:
-            if source.left_bytes < LARGE_BYTES:
-                data = memoryview(bytearray(source.left_bytes))
-                source.fill(data)
-                with storage_errors("write", path):
-                    SYSTEM.write_all(descriptor, data)
-            else:
-                self._large_files.write(descriptor, source, path)
-            source.expect_end()
-            with storage_errors("write", path), naming("fsync"):
-                SYSTEM.fsync(descriptor)
-        except BaseException:
-            show(descriptor)
-            with contextlib.suppress(OSError):  # a network file system fails again here; the first error says more
-                os.close(descriptor)
-            raise
-        show(descriptor)
-        with storage_errors("write", path):
-            os.close(descriptor)
 
     def create(self, key: str, data: bytes) -> None:
         """Publish ``data`` at ``key`` unless it exists, by tmp + fsync + link; on a full disk, the reserve is used."""
@@ -368,6 +356,20 @@ def _link_new(path: Path, data: bytes) -> bool:
     finally:
         _remove(temporary)
     return True
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        show(descriptor)
+        with contextlib.suppress(OSError):  # a network file system fails again here; the first error says more
+            os.close(descriptor)
+        raise
+    show(descriptor)
+    with storage_errors("write", path):
+        os.close(descriptor)
 
 
 def _refuse_unlisted(error: OSError) -> None:
