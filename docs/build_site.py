@@ -1,6 +1,7 @@
 """Builds the documentation site from the pages of the project: ``python docs/build_site.py OUT``.
 
-The pages are copied with the folders that they link to, so that each link is the same there. Fails if a link, an anchor
+The pages are copied with the folders that they link to, so that each link is the same there; the API reference is made
+from the docstrings. Fails if a link, an anchor
 or a page of the navigation is missing. Needs ``pip install '.[site]'``.
 """
 
@@ -13,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from generate_api import render  # beside this file
 
 PROJECT = Path(__file__).parents[1]
 PAGES = (
@@ -58,6 +61,7 @@ def main(out: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         pages = Path(folder) / "pages"
         copy_pages(pages)
+        (pages / "docs/api.md").write_text(render(), encoding="utf-8")
         command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(Path(out).absolute())]
         environment = {**os.environ, "CKPTKIT_PAGES": str(pages)}
         return subprocess.run(command, cwd=PROJECT, env=environment, check=False).returncode  # noqa: S603 - own words

@@ -1,9 +1,8 @@
-"""Writes docs/api.md from the docstrings of the public names: ``python docs/generate_api.py``.
+"""Makes the API reference of the documentation site from the docstrings of the public names: `render`.
 
 Guarantees: the page depends on the source below ``ckptkit/`` alone, which is read and not run, so that it needs no
 MindSpore; every public name of `ckptkit`, `ckptkit.data` and `ckptkit.nn`, every seam and every public name of
-`ckptkit.testing` has a heading there. It does not judge what docstrings say. ``tests/docs/test_api_page.py`` compares
-it with the page in the repository.
+`ckptkit.testing` has a heading there. It does not judge what docstrings say.
 """
 
 from __future__ import annotations
@@ -15,18 +14,17 @@ from pathlib import Path
 import griffe
 
 PROJECT = Path(__file__).parent.parent
-PAGE = PROJECT / "docs/api.md"
 
 _HEAD = """# API reference
 
-Made from the docstrings by `python docs/generate_api.py`; do not edit it by hand. English only. The [guide](guide.md)
+Made from the docstrings; English only. The [guide](guide.md)
 explains what belongs together, the [tutorial](tutorial.md) is the shortest way in.
 """
 
 # Names of `ckptkit` by what one wants to do; those that stand nowhere here come last, under a heading of their own.
 _GROUPS = {
     "Train and resume": ["CheckpointCallback", "AccumulationTrainCell", "ResumePoint"],
-    "Your own loop": ["CheckpointManager", "StateManager", "SaveHandle", "SaveReport"],
+    "Your own loop": ["loop", "Loop", "CheckpointManager", "StateManager", "SaveHandle", "SaveReport"],
     "When to save, what to keep": ["SaveEvery", "KeepLatest", "KeepEvery", "KeepBest"],
     "Planning K": ["plan_accumulation", "AccumulationPlan", "nearest_plans", "scale_learning_rate"],
     "Foreign train cells and cut parameters": ["BoostCycle", "CycleAdapter", "Box"],
@@ -210,7 +208,3 @@ def _as_markdown(text: str) -> str:
             indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
             shown.append(":\n\n```text\n" + "\n".join(line[indent:] for line in lines) + "\n```\n\n")
     return "".join(shown).strip()
-
-
-if __name__ == "__main__":
-    PAGE.write_text(render(), encoding="utf-8")
