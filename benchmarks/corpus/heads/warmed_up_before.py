@@ -24,9 +24,7 @@ def warm(net):
     opt = nn.Momentum(net.trainable_params(), 0.05, 0.9)
     g = ms.value_and_grad(lambda x, y: ops.mse_loss(net(x), y), None, opt.parameters)
     worst = 0.0
-    for _, (x, y) in ck.CheckpointManager(f"{ROOT}/warm", **SAVE).loop(
-        ck.StateManager([net, opt], ck.data.resumable(pipeline(), 1))
-    ):
+    for x, y in ck.loop(f"{ROOT}/warm", pipeline(), epochs=1, train=[net, opt], **SAVE):
         loss, grads = g(x, y)
         opt(grads)
         worst = max(worst, float(loss))
