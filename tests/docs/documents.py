@@ -3,9 +3,10 @@
 A block's info string says how: ``python`` is a script of its own; ``python file=X`` is the script X, which runs twice,
 and ``python once=X`` the same but once; ``python killed=X`` is killed with SIGKILL in mid-training, and started again;
 ``python after=X`` continues X in one process, where X has run before; ``bash after=X`` runs where X has run.
-``diff X Y`` is what changes from script X to script Y, which may come below it. ``text first=X``, ``again=X`` and
-``of=X`` are lines that the first start of X printed, its second one, or the last command that ran after X, but for
-numbers, folders, and what stands for ``...``. ``bash fails=X`` runs where X has run, and must not end with 0.
+``diff X Y`` is what changes from script X to script Y, which may come below it, or are files of the project.
+``text first=X``, ``again=X`` and ``of=X`` are lines that the first start of X printed, its second one, or the last
+command that ran after X, but for numbers, folders, and what stands for ``...``. ``bash fails=X`` runs where X has run,
+and must not end with 0.
 ``yaml`` is a job of a CI system, whose commands of ckptkit are parsed.
 ``bash`` alone is installation, which .ci/run takes from README.md word for word; or it sets variables, whose values
 are then those of a test server, and calls ckptkit. ``json`` and ``text`` alone show something and are no code.
@@ -101,8 +102,11 @@ class _Document:
 
     def diff(self, block: Block) -> None:
         before, after = block.option.split()
-        old, new = (self.scripts[name].splitlines() for name in (before, after))
-        changed = [line for line in difflib.unified_diff(old, new, n=0) if re.match(r"[+-](?![+-])", line)]
+        old, new = (
+            (self.scripts[name] if name in self.scripts else (PROJECT / name).read_text(encoding="utf-8")).splitlines()
+            for name in (before, after)
+        )
+        changed = [line for line in difflib.unified_diff(old, new, n=0) if re.match(r"[+-](?![+-]|\"\"\"|$)", line)]
         assert block.code.splitlines() == changed, f"this is not what changes from {before} to {after}"
 
     def shown(self, block: Block) -> None:

@@ -130,8 +130,8 @@ def first_screen(readme: Path) -> list[str]:
     return block[1].strip().split(" && ")
 
 
-def resume_exactly(newcomer: Newcomer, script: str, work: Path) -> None:
-    """Train ``script`` once alone and once killed and started again, and compare.
+def resume_exactly(newcomer: Newcomer, script: str, work: Path, *, commits: int = 2) -> None:
+    """Train ``script`` once alone and once killed after so many commits and started again, and compare.
 
     Raises:
         StepError: If they are not the same to the last bit, or the second was not resumed from its newest checkpoint.
@@ -144,7 +144,7 @@ def resume_exactly(newcomer: Newcomer, script: str, work: Path) -> None:
     with newcomer.timed(f"{script}: trained"):
         newcomer.python("train.py", folder=alone)
     with newcomer.timed(f"{script}: started once more and killed in mid-epoch"):
-        kill_after_commits(newcomer, killed, 2)
+        kill_after_commits(newcomer, killed, commits)
     newest = newcomer.commits(killed)[-1]
     name, at = newest["name"], newest["progress"]
     if at["batch"] == 0:

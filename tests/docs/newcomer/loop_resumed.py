@@ -1,0 +1,23 @@
+"""loop.py with an exact resume."""
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+from mindspore import nn
+
+import ckptkit as ck
+
+ms.set_seed(1)
+digits = np.load("digits.npz")
+dataset = ds.NumpySlicesDataset((digits["images"], digits["labels"]), ["image", "label"]).batch(32)
+
+net = nn.SequentialCell(nn.Flatten(), nn.Dense(64, 32), nn.ReLU(), nn.Dense(32, 10))
+loss_fn = nn.CrossEntropyLoss()
+optimizer = nn.Adam(net.trainable_params(), learning_rate=0.01)
+gradients = ms.value_and_grad(lambda image, label: loss_fn(net(image), label), None, optimizer.parameters)
+
+for image, label in ck.loop("runs/digits", dataset, epochs=3, train=[net, optimizer]):
+    loss, grads = gradients(image, label)
+    optimizer(grads)
+
+ms.save_checkpoint(net, "digits.ckpt")
