@@ -12,7 +12,6 @@ from botocore import exceptions as botocore
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError
 from support.runs.bucket import Clock
-from support.servers.faults import RequestFault
 from urllib3 import HTTPResponse
 
 from ckptkit.core.worker import Latch
@@ -459,18 +458,6 @@ def test_keys_that_another_request_renewed_are_tried():
     server = Server(storage, reply)
     assert not storage.walk("a/")
     assert (server.requests, len(asked)) == (2, 2)
-
-
-def test_parts_beside_each_other_share_the_new_keys(proxy, bucket):
-    asked = []
-    keys = lambda: asked.append(1) or {**KEYS, "token": f"token-{len(asked)}"}  # noqa: E731
-    options = {"endpoint_url": proxy.endpoint, "credentials": keys, "default_block_size": 5 << 20}
-    storage = open_storage(f"s3://{bucket.name}/runs/vit", options)
-    fault = proxy.inject(RequestFault("expired", method="PUT", times=4))
-    data = bytes(21 << 20)
-    storage.write("a", io.BytesIO(data), len(data))
-    assert fault.fired == 4
-    assert bucket.get("runs/vit/a") == data
 
 
 def test_failing_credentials_source_is_a_storage_error():

@@ -1,5 +1,6 @@
-"""`S3Storage` keeps the contract, through faults of the network and where conditions are ignored."""
+"""`S3Storage` keeps the contract, where conditions are ignored, too; and encrypts everything if it is asked to."""
 
+import io
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from ckptkit.storage import open_storage
 from ckptkit.testing.contract import StorageContract
 
 PART = 5 << 20
+KMS = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "arn:aws:kms:us-east-1:123456789012:key/runs"}
 
 
 def opened(endpoint, bucket, **options):
@@ -35,22 +37,6 @@ class TestS3Storage(InBucket):
     def storage(self, bucket):
         return opened(bucket.endpoint, bucket)
 
-    @pytest.mark.extended
-    def test_more_files_than_one_request_deletes(self, storage):
-        self.many_files = StorageContract.many_files
-        self.test_deleting_many_files_removes_all(storage)
-
-
-@pytest.mark.extended  # the same server and the same code, but for the opening, which other tests do
-class TestObs(InBucket):
-    """The same server, reached as OBS is."""
-
-    @pytest.fixture
-    def storage(self, bucket, monkeypatch):
-        for name, value in {"ENDPOINT": bucket.endpoint, "ACCESS_KEY_ID": "testing", "SECRET_ACCESS_KEY": "x"}.items():
-            monkeypatch.setenv(f"OBS_{name}", value)
-        return open_storage(f"obs://{bucket.name}/runs/vit", {"default_block_size": PART})
-
 
 @pytest.mark.extended  # `test_lease` has what differs
 class TestThroughALease(InBucket):
@@ -60,3 +46,24 @@ class TestThroughALease(InBucket):
     def storage(self, bucket, proxy):
         proxy.without_conditions = True
         return opened(proxy.endpoint, bucket, settle=timedelta(milliseconds=1))
+
+
+def test_every_object_is_written_encrypted(bucket):
+    """However it is written; reading needs no option."""
+    storage, sent = opened(bucket.endpoint, bucket, s3_additional_kwargs=KMS), []
+    api = storage._bucket._client.api  # the requests themselves: which operation asked for it
+    api.meta.events.register("before-call.s3", lambda model, params, **_: sent.append((model.name, params)))
+    storage.create("COMMIT", b"1")
+    storage.write("small", io.BytesIO(b"2"), 1)
+    storage.write("large", io.BytesIO(bytes(PART + 1)), PART + 1)
+    creating = {"PutObject", "CreateMultipartUpload"}
+    assert {name for name, _ in sent} >= {*creating, "UploadPart", "CompleteMultipartUpload"}
+    for name, params in sent:
+        asked = params["headers"].get("x-amz-server-side-encryption")
+        assert asked == ("aws:kms" if name in creating else None), name
+    keys = bucket.keys()
+    assert len(keys) == 4  # with the probe
+    for key in keys:
+        head = bucket.client.head_object(Bucket=bucket.name, Key=key)
+        assert {name: head.get(name) for name in KMS} == KMS, key
+    assert opened(bucket.endpoint, bucket).read("large", PART) == bytes(PART + 1)
