@@ -16,7 +16,11 @@ from ckptkit.testing.contract import StorageContract
 from ckptkit.testing.faults import FaultyStorage
 
 
-class InFiles(StorageContract):
+class TestLocalStorage(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path) -> Storage:
+        return LocalStorage(tmp_path / "root")
+
     def raw_get(self, storage, key):
         path = Path(storage.url, key)
         return path.read_bytes() if path.is_file() else None
@@ -27,13 +31,8 @@ class InFiles(StorageContract):
         path.write_bytes(data)
 
 
-class TestLocalStorage(InFiles):
-    @pytest.fixture
-    def storage(self, tmp_path) -> Storage:
-        return LocalStorage(tmp_path / "root")
-
-
-class TestFaultyStorageWithoutFaults(InFiles):
+@pytest.mark.extended  # it calls the same storage
+class TestFaultyStorageWithoutFaults(TestLocalStorage):
     @pytest.fixture
     def storage(self, tmp_path) -> Storage:
         return FaultyStorage(LocalStorage(tmp_path / "root"))
@@ -46,51 +45,33 @@ def local(tmp_path, monkeypatch):
     return LocalStorage(tmp_path / "root")
 
 
+def failing(number):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def put(storage, verb, key, data=b"1"):
+    return storage.create(key, data) if verb == "create" else storage.write(key, io.BytesIO(data), len(data))
+
+
 class Disk:
     """Records, in order, what makes names and bytes durable."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.events: list[tuple[str, str]] = []
         self._root = root
-        self._open: dict[int, str] = {}
-        self._real = {
-            name: getattr(os, name) for name in ("open", "fsync", "link", "mkdir", "pwrite", "unlink", "rmdir")
-        }
-        patch.setattr(os, "open", self._opened)
-        patch.setattr(os, "pwrite", self._written)
-        patch.setattr(os, "fsync", self._synced)
-        for name in ("mkdir", "unlink", "rmdir"):
-            patch.setattr(os, name, self._on_path(name))
-        patch.setattr(os, "link", self._linked)
+        for name in ("fsync", "pwrite", "mkdir", "unlink", "rmdir", "link"):
+            patch.setattr(os, name, self._noted(name, getattr(os, name)))
 
-    def _name(self, path) -> str:
-        name = os.path.relpath(path, self._root)
-        return "TEMPORARY" if name.endswith(".tmp") else name
-
-    def _opened(self, path, *args, **kwargs):
-        descriptor = self._real["open"](path, *args, **kwargs)
-        self._open[descriptor] = self._name(path)
-        return descriptor
-
-    def _of(self, descriptor: int) -> str:
-        return self._name(os.readlink(f"/proc/self/fd/{descriptor}"))
-
-    def _written(self, descriptor, data, offset):
-        self.events.append(("write", self._of(descriptor)))
-        return self._real["pwrite"](descriptor, data, offset)
-
-    def _synced(self, descriptor):
-        self.events.append(("fsync", self._of(descriptor)))
-        self._real["fsync"](descriptor)
-
-    def _linked(self, source, target):
-        self.events.append(("link", self._name(target)))
-        self._real["link"](source, target)
-
-    def _on_path(self, name):
-        def call(path, *args, **kwargs):
-            self.events.append((name, self._name(path)))
-            return self._real[name](path, *args, **kwargs)
+    def _noted(self, name, real):
+        def call(*given, **options):
+            place = given[-1] if name == "link" else given[0]
+            path = os.readlink(f"/proc/self/fd/{place}") if isinstance(place, int) else place
+            at = os.path.relpath(path, self._root)
+            self.events.append((name, "TEMPORARY" if at.endswith(".tmp") else at))
+            return real(*given, **options)
 
         return call
 
@@ -105,175 +86,42 @@ def disk(tmp_path, monkeypatch):
     return Disk(tmp_path / "root", monkeypatch)
 
 
-def test_written_file_is_synced_before_its_folder(local, disk):
-    local.write("a/b/1", io.BytesIO(b"1234"), 4)
-    assert disk.at("write", "a/b/1") < disk.at("fsync", "a/b/1") < disk.at("fsync", "a/b")
+def test_bytes_and_names_are_synced_in_order(local, disk):
+    """A file before its name, and the name before the call returns."""
+    put(local, "write", "a/b/1")
+    assert disk.at("pwrite", "a/b/1") < disk.at("fsync", "a/b/1") < disk.at("fsync", "a/b")
     assert disk.events[-1] == ("fsync", "a/b")
-
-
-def test_create_syncs_file_then_link(local, disk):
-    """A created file is synced before its link, and the link before create returns."""
     local.create("a/b/COMMIT", b"1")
-    assert disk.at("write", "TEMPORARY") < disk.at("fsync", "TEMPORARY") < disk.at("link", "a/b/COMMIT")
+    assert disk.at("pwrite", "TEMPORARY") < disk.at("fsync", "TEMPORARY") < disk.at("link", "a/b/COMMIT")
     assert disk.at("link", "a/b/COMMIT") < disk.at("fsync", "a/b")
     assert disk.events[-1] == ("fsync", "a/b")
 
 
 @pytest.mark.parametrize("verb", ["write", "create"])
-def test_new_folder_is_synced_before_its_contents(local, disk, verb):
-    """A new folder is synced into its parent before anything is put below it."""
-    if verb == "write":
-        local.write("a/b/c/1", io.BytesIO(b"1"), 1)
-    else:
-        local.create("a/b/c/1", b"1")
-    # Each mkdir is followed at once by the fsync of the folder that now names it.
+def test_new_folder_is_synced_before_its_contents(tmp_path, monkeypatch, verb):
+    """Each mkdir is followed at once by the fsync of the folder that now names it, the run root's, too."""
+    disk = Disk(tmp_path, monkeypatch)
+    monkeypatch.setattr("ckptkit.storage.local._RESERVED", "")
+    put(LocalStorage(tmp_path / "new/root"), verb, "a/b/1")
     made = [index for index, (event, _) in enumerate(disk.events) if event == "mkdir"]
     assert [disk.events[index : index + 2] for index in made] == [
-        [("mkdir", "a"), ("fsync", ".")],
-        [("mkdir", "a/b"), ("fsync", "a")],
-        [("mkdir", "a/b/c"), ("fsync", "a/b")],
+        [("mkdir", "new"), ("fsync", ".")],
+        [("mkdir", "new/root"), ("fsync", "new")],
+        [("mkdir", "new/root/a"), ("fsync", "new/root")],
+        [("mkdir", "new/root/a/b"), ("fsync", "new/root/a")],
     ]
-    first_byte = min(index for index, (event, _) in enumerate(disk.events) if event == "write")
-    assert max(made) + 1 < first_byte
+    assert max(made) + 1 < min(index for index, (event, _) in enumerate(disk.events) if event == "pwrite")
 
 
-def test_new_run_root_is_synced_into_its_parent(tmp_path, monkeypatch):
-    disk = Disk(tmp_path, monkeypatch)
-    LocalStorage(tmp_path / "new" / "root").create("run.json", b"{}")
-    assert disk.at("mkdir", "new") < disk.at("fsync", ".")
-    assert disk.at("mkdir", "new/root") < disk.at("fsync", "new")
-
-
-def test_a_deletion_is_durable_when_delete_returns(local, disk):
-    local.write("a/stays/1", io.BytesIO(b"1"), 1)
-    local.write("a/stays/2", io.BytesIO(b"2"), 1)
-    local.write("a/gone/3", io.BytesIO(b"3"), 1)
-    disk.events.clear()
-    local.delete(["a/stays/1", "a/gone/3"])
-    assert disk.at("unlink", "a/stays/1") < disk.at("fsync", "a/stays")
-    assert disk.at("rmdir", "a/gone") < disk.at("fsync", "a")
-
-
-def test_empty_folders_go_except_at_first_level(local, tmp_path):
-    local.write("checkpoints/one/rank-00000/1", io.BytesIO(b"1"), 1)
-    local.delete(["checkpoints/one/rank-00000/1"])
-    assert [path.name for path in (tmp_path / "root").rglob("*")] == ["checkpoints"]
-
-
-def test_interrupted_write_is_storage_error_and_leaves_nothing(local, monkeypatch):
-    real = os.pwrite
-    written = iter([b"1"])
-
-    def full_after_one_byte(descriptor, data, offset):
-        if next(written, None) is None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(descriptor, data[:1], offset)
-
-    monkeypatch.setattr(os, "pwrite", full_after_one_byte)
-    with pytest.raises(StorageError, match="No space left") as raised:
-        local.write("a/1", io.BytesIO(b"12345"), 5)
-    assert isinstance(raised.value.__cause__, OSError)
-    assert not local.list("a").files
-
-
-@pytest.mark.parametrize("size_bytes", [5, LARGE_BYTES + 5])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
-def test_write_that_is_broken_off_leaves_nothing(local, error, size_bytes):
-    class Broken:
-        def readinto(self, buffer):
-            raise error
-
-    with pytest.raises(error):
-        local.write("a/1", Broken(), size_bytes)
-    assert not local.list("a").files
-    local.write("a/1", io.BytesIO(bytes(size_bytes)), size_bytes)
-    assert local.list("a").files == {"1": size_bytes}
-
-
-class Miscounting:
-    """Says that it gave more than it was asked for."""
-
-    asked = 0
-
-    def readinto(self, buffer):
-        self.asked += 1
-        assert self.asked == 1, "it is asked on and on"
-        return len(buffer) + 1
-
-
-@pytest.mark.parametrize("size_bytes", [5, LARGE_BYTES])
-def test_stream_that_miscounts_is_a_storage_error(local, size_bytes):
-    with pytest.raises(StorageError, match=f"returned {size_bytes + 1} after"):
-        local.write("a/1", Miscounting(), size_bytes)
-    assert not local.list("a").files
-
-
-@pytest.mark.parametrize("verb", ["write", "create"])
-@pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_failed_fsync_leaves_neither_file_nor_folder(local, monkeypatch, verb, nth):
-    """A second one may succeed without them; so they are made again. Of ``root``, ``a``, the file and its name."""
-    real, numbers = os.fsync, itertools.count(1)
-    Path(local.url).parent.mkdir(exist_ok=True)
-    local._durable.add(Path(local.url).parent)
-
-    def fail_once(descriptor):
-        if next(numbers) == nth:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(descriptor)
-
-    def put():
-        return local.create("a/1", b"1") if verb == "create" else local.write("a/1", io.BytesIO(b"1"), 1)
-
-    monkeypatch.setattr(os, "fsync", fail_once)
-    with pytest.raises(StorageError, match="Input/output"):
-        put()
-    left = [path.name for path in Path(local.url).parent.rglob("*")]
-    assert left == ["root", "a"][: nth - 1]
-    put()
-    assert local.read("a/1", 9) == b"1"
-
-
-def test_failed_create_leaves_the_name_of_another(local, monkeypatch):
-    local.create("a/1", b"other")
-
-    def fail(descriptor):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StorageError):
-        local.create("a/1", b"own")
-    assert local.read("a/1", 9) == b"other"
-
-
-def test_folder_above_root_may_be_unreadable(local, disk, monkeypatch):
-    """Its user can only pass through it, and what it names was made by others."""
-    above = Path(local.url).parent
-    real = os.open
-
-    def refuse(path, *args, **options):
-        if Path(path) == above:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return real(path, *args, **options)
-
-    monkeypatch.setattr(os, "open", refuse)
-    local.create("a/1", b"1")
-    assert local.read("a/1", 9) == b"1"
-
-
-def test_folder_within_root_must_be_readable(local, monkeypatch):
-    """Its names could not be made durable."""
-    (Path(local.url) / "a").mkdir(parents=True)
-    real = os.open
-
-    def refuse(path, *args, **options):
-        if Path(path) == Path(local.url):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return real(path, *args, **options)
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(StorageError, match="Permission denied"):
-        local.create("a/1", b"1")
-    assert list((Path(local.url) / "a").iterdir()) == []
+def test_inherited_folder_is_synced_once_before_use(local, disk):
+    """A folder that a dead process left is synced once before anything is put into it."""
+    (Path(local.url) / "a" / "b").mkdir(parents=True)
+    put(local, "write", "a/b/1")
+    write = disk.events.index(("fsync", "a/b/1"))
+    assert {("fsync", "."), ("fsync", "a")} <= set(disk.events[:write])
+    before = len(disk.events)
+    put(local, "write", "a/b/2")
+    assert ("fsync", "a") not in disk.events[before:]
 
 
 def test_names_behind_symbolic_links_are_synced(tmp_path, monkeypatch):
@@ -286,17 +134,104 @@ def test_names_behind_symbolic_links_are_synced(tmp_path, monkeypatch):
     assert {("fsync", "home"), ("fsync", "large"), ("fsync", ".")} <= set(disk.events[:write])
 
 
-def test_a_short_write_of_the_system_is_continued(local, monkeypatch):
+def test_a_deletion_is_durable_when_delete_returns(local, disk, tmp_path):
+    """Empty folders go, except at the first level."""
+    for key in ("a/stays/1", "a/stays/2", "a/gone/3", "b/one/rank-00000/1"):
+        put(local, "write", key)
+    disk.events.clear()
+    local.delete(["a/stays/1", "a/gone/3", "b/one/rank-00000/1"])
+    assert disk.at("unlink", "a/stays/1") < disk.at("fsync", "a/stays")
+    assert disk.at("rmdir", "a/gone") < disk.at("fsync", "a")
+    assert sorted(path.name for path in (tmp_path / "root").rglob("*")) == ["2", "a", "b", "stays"]
+
+
+def test_nothing_lies_at_the_key_before_the_link(local, monkeypatch):
+    real, seen = os.link, []
+    look = lambda old, new: seen.append((os.path.exists(new), Path(old).read_bytes())) or real(old, new)  # noqa: E731
+    monkeypatch.setattr(os, "link", look)
+    local.create("a/COMMIT", b"whole")
+    assert seen == [(False, b"whole")]
+    assert os.listdir(Path(local.url, "a")) == ["COMMIT"]
+
+
+# Writes that fail
+
+
+def test_write_that_is_broken_off_leaves_nothing(local, monkeypatch):
+    """By its stream, which may also miscount, or by a disk that is full."""
+
+    class Broken:
+        def __init__(self, error):
+            self.error, self.asked = error, 0
+
+        def readinto(self, buffer):
+            self.asked += 1
+            assert self.asked == 1, "it is asked on and on"
+            if isinstance(self.error, int):
+                return len(buffer) + self.error
+            raise self.error
+
+    for size_bytes in (5, LARGE_BYTES + 5):
+        for error in (KeyboardInterrupt, ValueError):
+            with pytest.raises(error):
+                local.write("a/1", Broken(error), size_bytes)
+            assert not local.list("a").files
+    for size_bytes in (5, LARGE_BYTES):
+        with pytest.raises(StorageError, match=f"returned {size_bytes + 1} after"):
+            local.write("a/1", Broken(1), size_bytes)
+        assert not local.list("a").files
+    real, numbers = os.pwrite, itertools.count()
+    write_one = lambda at, data, offset: real(at, data[:1], offset) if not next(numbers) else failing(28)()  # noqa: E731
+    monkeypatch.setattr(os, "pwrite", write_one)
+    with pytest.raises(StorageError, match="No space left") as raised:
+        put(local, "write", "a/1", b"12345")
+    assert raised.value.__cause__.errno == errno.ENOSPC
+    assert not local.list("a").files
+
+
+@pytest.mark.parametrize("verb", ["write", "create"])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_failed_fsync_leaves_neither_file_nor_folder(local, monkeypatch, verb, nth):
+    """A second one may succeed without them; so they are made again. Of ``root``, ``a``, the file and its name."""
+    real, numbers = os.fsync, itertools.count(1)
+    Path(local.url).parent.mkdir(exist_ok=True)
+    local._durable.add(Path(local.url).parent)
+    monkeypatch.setattr(os, "fsync", lambda at: failing(errno.EIO)() if next(numbers) == nth else real(at))
+    with pytest.raises(StorageError, match="Input/output"):
+        put(local, verb, "a/1")
+    assert [path.name for path in Path(local.url).parent.rglob("*")] == ["root", "a"][: nth - 1]
+    put(local, verb, "a/1")
+    assert local.read("a/1", 9) == b"1"
+
+
+def test_failed_create_leaves_the_name_of_another(local, monkeypatch):
+    local.create("a/1", b"other")
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(StorageError):
+        local.create("a/1", b"own")
+    assert local.read("a/1", 9) == b"other"
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_only_a_folder_above_root_may_be_unreadable(local, monkeypatch, above):
+    """Its user can only pass through it, and what it names was made by others; those within must be durable."""
+    (Path(local.url) / "a").mkdir(parents=True)
+    place, real = Path(local.url).parent if above else Path(local.url), os.open
+    refuse = lambda path, *given: failing(errno.EACCES)() if Path(path) == place else real(path, *given)  # noqa: E731
+    monkeypatch.setattr(os, "open", refuse)
+    with contextlib.nullcontext() if above else pytest.raises(StorageError, match="Permission denied"):
+        local.create("a/1", b"1")
+    assert os.listdir(Path(local.url, "a")) == (["1"] if above else [])
+
+
+def test_short_writes_are_continued_and_empty_ones_errors(local, monkeypatch):
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: real(descriptor, data[:2], offset))
-    local.write("a/1", io.BytesIO(b"12345"), 5)
+    put(local, "write", "a/1", b"12345")
     assert local.read("a/1", 100) == b"12345"
-
-
-def test_a_disk_that_takes_nothing_is_an_error(local, monkeypatch):
     monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: 0)
     with pytest.raises(StorageError, match="the file system wrote nothing"):
-        local.write("a/1", io.BytesIO(b"12345"), 5)
+        put(local, "write", "a/2", b"12345")
 
 
 @pytest.mark.parametrize("vanishes", [4, 5])
@@ -310,44 +245,9 @@ def test_vanishing_folder_is_made_again_within_reason(local, monkeypatch, vanish
         return real(path, flags, *args, **options)
 
     monkeypatch.setattr(os, "open", open_late)
-    if vanishes < 5:
-        local.write("a/b/1", io.BytesIO(b"12345"), 5)
-        assert local.read("a/b/1", 9) == b"12345"
-    else:
-        with pytest.raises(StorageError, match="No such file"):
-            local.write("a/b/1", io.BytesIO(b"12345"), 5)
-
-
-def test_a_short_read_of_the_system_is_continued(local, monkeypatch):
-    real = os.preadv
-    counts = []
-
-    def short(descriptor, buffers, offset):
-        first, *others = buffers
-        cut = [first[:3]] if len(first) >= 3 or not others else [first, others[0][: 3 - len(first)]]
-        counts.append(real(descriptor, cut, offset))
-        return counts[-1]
-
-    local.create("a/1", b"0123456789")
-    monkeypatch.setattr(os, "preadv", short)
-    one, two, three = bytearray(4), bytearray(2), bytearray(6)
-    assert local.read_into("a/1", [memoryview(one), memoryview(two), memoryview(three)], 1) == 9
-    assert one + two + three == b"123456789\0\0\0"
-    assert counts == [3, 3, 3, 0]
-
-
-def test_nothing_lies_at_the_key_before_the_link(local, tmp_path, monkeypatch):
-    real = os.link
-    seen = []
-
-    def look(source, target):
-        seen.append((os.path.exists(target), Path(source).read_bytes()))
-        real(source, target)
-
-    monkeypatch.setattr(os, "link", look)
-    local.create("a/COMMIT", b"whole")
-    assert seen == [(False, b"whole")]
-    assert [path.name for path in (tmp_path / "root" / "a").iterdir()] == ["COMMIT"]
+    with pytest.raises(StorageError, match="No such file") if vanishes == 5 else contextlib.nullcontext():
+        put(local, "write", "a/b/1")
+    assert Path(local.url, "a/b/1").exists() == (vanishes < 5)
 
 
 @pytest.mark.parametrize(
@@ -363,83 +263,69 @@ def test_nothing_lies_at_the_key_before_the_link(local, tmp_path, monkeypatch):
 def test_failing_call_is_named_whatever_the_error(local, monkeypatch, call, names, hint):
     """File systems without hard links have no common error for that, and others use the same numbers."""
     for number in (getattr(errno, name) for name in names.split()):
-
-        def refuse(*_, number=number):
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(os, call, refuse)
-        writes = {
-            "create": lambda: local.create("a/COMMIT", b"1"),
-            "write": lambda: local.write("a/1", io.BytesIO(b"1"), 1),
-        }
+        monkeypatch.setattr(os, call, failing(number))
         for verb in ("create", "write")[: 1 if call == "link" else 2]:
-            with pytest.raises(
-                StorageError, match=f"could not {verb} .*: {call}: {os.strerror(number)}.*{hint}"
-            ) as raised:
-                writes[verb]()
+            told = f"could not {verb} .*: {call}: {os.strerror(number)}.*{hint}"
+            with pytest.raises(StorageError, match=told) as raised:
+                put(local, verb, "a/1")
             assert ("hard links" in str(raised.value)) is ("hard links" in hint)
         assert not local.list("a").files
 
 
 def test_failures_leave_no_descriptor_open(local, monkeypatch):
-    def fail(*_):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     local.create("a/1", b"1")
     before = sorted(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(os, "fsync", fail)
-    monkeypatch.setattr(os, "preadv", fail)
-    for size_bytes in (1, LARGE_BYTES):
-        with pytest.raises(StorageError):
-            local.write("a/2", io.BytesIO(bytes(size_bytes)), size_bytes)
-    for call in (lambda: local.create("a/2", b"2"), lambda: local.read("a/1", 9), lambda: local.delete(["a/1"])):
+    for name in ("fsync", "preadv"):
+        monkeypatch.setattr(os, name, failing(errno.EIO))
+    calls = [lambda size=size: put(local, "write", "a/2", bytes(size)) for size in (1, LARGE_BYTES)]
+    calls += [lambda: local.create("a/2", b"2"), lambda: local.read("a/1", 9), lambda: local.delete(["a/1"])]
+    for call in calls:
         with pytest.raises(StorageError):
             call()
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_create_with_failed_folder_sync_is_an_error(local, monkeypatch):
-    """A create whose folder cannot be synced is in doubt, and does not count as won."""
+# Reading and listing
 
-    def fail_on_folders(descriptor):
-        if os.path.isdir(os.readlink(f"/proc/self/fd/{descriptor}")):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    (Path(local.url) / "a").mkdir(parents=True)
-    monkeypatch.setattr(os, "fsync", fail_on_folders)
-    with pytest.raises(StorageError, match="could not create"):
-        local.create("a/COMMIT", b"1")
+def test_a_short_read_of_the_system_is_continued(local, monkeypatch):
+    real, counts = os.preadv, []
+
+    def short(descriptor, buffers, offset):
+        first, *others = buffers
+        cut = [first[:3]] if len(first) >= 3 or not others else [first, others[0][: 3 - len(first)]]
+        counts.append(real(descriptor, cut, offset))
+        return counts[-1]
+
+    local.create("a/1", b"0123456789")
+    monkeypatch.setattr(os, "preadv", short)
+    buffers = bytearray(4), bytearray(2), bytearray(6)
+    assert local.read_into("a/1", list(map(memoryview, buffers)), 1) == 9
+    assert b"".join(buffers) == b"123456789\0\0\0"
+    assert counts == [3, 3, 3, 0]
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOTDIR])
 def test_unlistable_folder_is_an_error_not_empty(local, monkeypatch, number):
     local.create("a/1", b"1")
-
-    def refuse(path):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(StorageError, match="could not list") as raised:
-        local.list("a")
-    assert raised.value.__cause__.errno == number
+    monkeypatch.setattr(os, "scandir", failing(number))
+    for call in (lambda: local.list("a"), lambda: local.clear_unfinished("a/", lambda key: True)):
+        with pytest.raises(StorageError, match=r"could not list .*/a: ") as raised:
+            call()
+        assert raised.value.__cause__.errno == number
 
 
-def test_file_in_place_of_folder_is_an_error(local):
+def test_file_and_folder_in_each_others_place_are_errors(local):
     local.create("a", b"1")
+    for call in (lambda: local.list("a"), lambda: local.create("a/1", b"1")):
+        with pytest.raises(StorageError):
+            call()
+    local.create("b/1", b"1")
+    for read in (lambda: local.read("b", 10), lambda: local.read_into("b", [memoryview(bytearray(1))])):
+        with pytest.raises(CorruptCheckpointError, match="b is a folder"):
+            read()
     with pytest.raises(StorageError):
-        local.list("a")
-    with pytest.raises(StorageError):
-        local.create("a/1", b"1")
-
-
-def test_folder_in_place_of_file_is_an_error(local):
-    local.create("a/1", b"1")
-    with pytest.raises(CorruptCheckpointError, match="a is a folder"):
-        local.read("a", 10)
-    with pytest.raises(CorruptCheckpointError, match="a is a folder"):
-        local.read_into("a", [memoryview(bytearray(1))])
-    with pytest.raises(StorageError):
-        local.delete(["a"])
+        local.delete(["b"])
 
 
 def test_file_that_vanishes_during_listing_is_omitted(local, monkeypatch):
@@ -447,21 +333,20 @@ def test_file_that_vanishes_during_listing_is_omitted(local, monkeypatch):
     local.create("a/2", b"2")
     real = os.scandir
 
+    class Entries(list):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
     def vanish_after_the_scan(path):
-        entries = list(real(path))
+        entries = Entries(real(path))
         os.unlink(os.path.join(path, "1"))
-        return _Entries(entries)
+        return entries
 
     monkeypatch.setattr(os, "scandir", vanish_after_the_scan)
     assert dict(local.list("a").files) == {"2": 1}
-
-
-class _Entries(list):
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
 
 
 def test_root_may_begin_with_a_tilde(tmp_path, monkeypatch):
@@ -469,76 +354,41 @@ def test_root_may_begin_with_a_tilde(tmp_path, monkeypatch):
     assert LocalStorage("~/runs").url == str(tmp_path / "runs")
 
 
-def test_inherited_folder_is_synced_once_before_use(local, disk):
-    """A folder that a dead process left is synced once before anything is put into it."""
-    (Path(local.url) / "a" / "b").mkdir(parents=True)
-    local.write("a/b/1", io.BytesIO(b"1"), 1)
-    write = disk.events.index(("fsync", "a/b/1"))
-    assert ("fsync", ".") in disk.events[:write]
-    assert ("fsync", "a") in disk.events[:write]
-    before = len(disk.events)
-    local.write("a/b/2", io.BytesIO(b"2"), 1)
-    assert ("fsync", "a") not in disk.events[before:]
+# What others leave
+
+
+def test_folder_that_another_process_empties_is_removed(local, monkeypatch):
+    remove, numbers = os.rmdir, itertools.count(1)
+    for number, times, match in [
+        (errno.ENOTEMPTY, 2, None),
+        (errno.ENOTEMPTY, 100, "could not delete .*not empty"),
+        (errno.EBUSY, 100, "could not delete .*busy"),
+    ]:
+        local.create("a/b/1", b"1")
+        last = next(numbers) + times
+        monkeypatch.setattr(os, "rmdir", lambda path: failing(number)() if next(numbers) <= last else remove(path))  # noqa: B023
+        with pytest.raises(StorageError, match=match) if match else contextlib.nullcontext():
+            local.delete(["a/b/1"])
+        assert (Path(local.url) / "a/b").exists() == bool(match)
+        assert next(numbers) < last or not match, "it goes on for ever"
 
 
 def test_files_of_killed_creates_are_cleared(local):
-    """Only files whose writer is dead are cleared."""
-    root = Path(local.url)
-    for key in (
-        "attempts/.000001.json.0123456789abcdef.tmp",
-        "attempts/.000002.json.0123456789abcdef.tmp",
-        "attempts/.mine.tmp",
-    ):
+    """Only files whose writer is dead, and whose key has the prefix, are cleared."""
+    root, end = Path(local.url), "0123456789abcdef.tmp"
+    halves = [f"attempts/.00000{number}.json.{end}" for number in (1, 2)]
+    halves += ["attempts/.mine.tmp", f"checkpoints/a000001-x/.COMMIT.{end}"]
+    for key in halves:
         (root / key).parent.mkdir(parents=True, exist_ok=True)
         (root / key).write_bytes(b"half")
     asked = []
     assert local.clear_unfinished("attempts/", lambda key: asked.append(key) or key == "attempts/000001.json") == 1
     assert sorted(asked) == ["attempts/000001.json", "attempts/000002.json"]
-    assert sorted(path.name for path in (root / "attempts").iterdir()) == [
-        ".000002.json.0123456789abcdef.tmp",
-        ".mine.tmp",
-    ]
-    assert local.clear_unfinished("checkpoints/", lambda key: True) == 0
-
-
-def test_clearing_an_unlistable_folder_is_an_error(local, monkeypatch):
-    local.create("attempts/1", b"1")
-
-    def refuse(path):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(StorageError, match=r"could not list .*attempts: Input/output"):
-        local.clear_unfinished("attempts/", lambda key: True)
-
-
-def test_empty_folder_that_stays_is_an_error(local, monkeypatch):
-    local.create("a/b/1", b"1")
-
-    def refuse(path):
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-
-    monkeypatch.setattr(os, "rmdir", refuse)
-    with pytest.raises(StorageError, match=r"could not delete .*busy"):
-        local.delete(["a/b/1"])
-
-
-@pytest.mark.parametrize(("times", "fails"), [(2, False), (100, True)])
-def test_folder_that_another_process_empties_is_removed(local, monkeypatch, times, fails):
-    local.create("a/b/1", b"1")
-    remove, refused = os.rmdir, []
-
-    def not_empty_yet(path):
-        if len(refused) < times:
-            refused.append(path)
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-        remove(path)
-
-    monkeypatch.setattr(os, "rmdir", not_empty_yet)
-    with pytest.raises(StorageError, match=r"not empty") if fails else contextlib.nullcontext():
-        local.delete(["a/b/1"])
-    assert len(refused) >= 2
-    assert (Path(local.url) / "a/b").exists() == fails
+    assert local.clear_unfinished("checkpoints/a000001-x/manifest", lambda key: True) == 0
+    assert [(root / key).exists() for key in halves] == [False, True, True, True]
+    assert local.clear_unfinished("checkpoints/a000001-x/COM", lambda key: True) == 1
+    assert not (root / halves[-1]).exists()
+    assert local.clear_unfinished("frozen/", lambda key: True) == 0
 
 
 def test_empty_folders_of_dead_writers_are_cleared(local):
@@ -548,25 +398,8 @@ def test_empty_folders_of_dead_writers_are_cleared(local):
     local.create("checkpoints/a000001-z/COMMIT", b"1")
     (root / "attempts").mkdir()
     asked = []
-
-    def is_dead(key):
-        asked.append(key)
-        return "000001-" in key
-
-    assert local.clear_unfinished("checkpoints/a", is_dead) == 2
-    assert sorted(asked) == [f"checkpoints/{one}/" for one in ("a000001-x/rank-00000", "a000001-y", "a000002-x")]
-    left = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir())
-    kept = ("a000001-z", "a000002-x", "b000001-x")
-    assert left == ["attempts", "checkpoints", *(f"checkpoints/{one}" for one in kept)]
+    assert local.clear_unfinished("checkpoints/a", lambda key: asked.append(key) or "000001-" in key) == 2
+    assert sorted(asked) == [f"checkpoints/{name}/" for name in ("a000001-x/rank-00000", "a000001-y", "a000002-x")]
+    assert sorted(os.listdir(root / "checkpoints")) == ["a000001-z", "a000002-x", "b000001-x"]
     assert local.clear_unfinished("", lambda key: True) == 2
     assert (root / "attempts").is_dir()  # the first level stays
-
-
-def test_half_files_under_another_prefix_stay(local):
-    half = Path(local.url) / "checkpoints/a000001-x/.COMMIT.0123456789abcdef.tmp"
-    half.parent.mkdir(parents=True)
-    half.write_bytes(b"half")
-    assert local.clear_unfinished("checkpoints/a000001-x/manifest", lambda key: True) == 0
-    assert half.exists()
-    assert local.clear_unfinished("checkpoints/a000001-x/COM", lambda key: True) == 1
-    assert not half.exists()
