@@ -94,28 +94,24 @@ MODELS = {
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 8, 16, 33, 64])
-def test_shares_are_even(model, ranks):
+def test_shares_are_even(model):
     shapes = [(f"{kind}.{name}", shape) for kind in ("w", "m1", "m2") for name, shape in MODELS[model]]
     specs = [LeafSpec(name, "weights", "cycle", "F32", shape, "replicated") for name, shape in shapes]
     # No memory is needed to share out: a source that is asked would raise.
     leaves = [Leaf(spec, lambda: pytest.fail("asked")) for spec in specs]
-    sizes = [sum(piece.size_bytes for piece in share) for share in shares_of(leaves, ranks)]
     total = sum(spec.size_bytes for spec in specs)
-    assert sum(sizes) == total
-    assert all(abs(size - total / ranks) <= 0.1 * total / ranks for size in sizes)
+    for ranks in (1, 2, 3, 7, 16, 64):
+        sizes = [sum(piece.size_bytes for piece in share) for share in shares_of(leaves, ranks)]
+        assert sum(sizes) == total
+        assert all(abs(size - total / ranks) <= 0.1 * total / ranks for size in sizes), ranks
 
 
 def test_frozen_leaves_are_shared_out_by_themselves():
     """Most saves write the others only, and those shares are even then too."""
     leaves = [leaf("f", (1000,), lifetime="frozen"), leaf("c", (1000,)), leaf("m", (1000,), lifetime="micro")]
     for share in shares_of(leaves, 4):
-        assert {
-            frozen: sum(p.size_bytes for p in share if (p.lifetime == "frozen") == frozen) for frozen in (0, 1)
-        } == {
-            0: 2000,
-            1: 1000,
-        }
+        assert sum(piece.size_bytes for piece in share if piece.lifetime == "frozen") == 1000
+        assert sum(piece.size_bytes for piece in share) == 3000
 
 
 def test_alone_everything_stays_as_it_is():
@@ -123,17 +119,13 @@ def test_alone_everything_stays_as_it_is():
     assert all(found is one for found, one in zip(share_of(leaves, 0, 1), leaves, strict=True))
 
 
-def test_per_rank_leaf_is_stored_by_each_rank():
-    leaves = [leaf("acc", (30,), placement="per_rank"), leaf("w", (30,))]
-    for share in shares_of(leaves, 3):
-        assert share[0] is leaves[0]
-
-
-def test_box_is_stored_by_first_replica_only():
+def test_box_is_stored_by_first_replica_and_per_rank_leaf_by_all():
     boxes = [Box((4,), (0,)), Box((4,), (2,)), Box((4,), (0,), 1), Box((4,), (2,), 1)]
     shares = [share_of([leaf("z", (2,), placement=box)], rank, 4) for rank, box in enumerate(boxes)]
     assert [len(share) for share in shares] == [1, 1, 0, 0]
     assert shares[1][0].spec.placement == boxes[1]
+    leaves = [leaf("acc", (30,), placement="per_rank"), leaf("w", (30,))]
+    assert all(share[0] is leaves[0] for share in shares_of(leaves, 3))
 
 
 def test_a_small_leaf_is_not_cut():
@@ -183,16 +175,13 @@ def test_every_share_makes_files_of_one_placement_each(specification, ranks):
         assert [one.part.offsets for one in table if one.name == "box"] == [[7]]
 
 
-def test_single_rank_file_does_not_mention_ranks():
-    (shard,) = plan_shards([leaf("a", (3,)).spec])
-    assert b"__metadata__" not in shard.header
-
-
 def test_equal_bits_of_two_ranks_make_different_files():
-    """Frozen files are named by their digest, and each rank takes its own for its own."""
+    """Frozen files are named by their digest, and each rank takes its own for its own; a single one names none."""
     specs = [leaf("a", (3,), lifetime="frozen", placement="per_rank").spec]
     headers = {plan_shards(specs, rank=rank, ranks=2)[0].header for rank in range(2)}
     assert len(headers) == 2
+    (shard,) = plan_shards(specs)
+    assert b"__metadata__" not in shard.header
 
 
 def read_all(window):
@@ -204,8 +193,7 @@ def read_all(window):
     return found
 
 
-@pytest.mark.parametrize("lifetime", ["micro", "cycle", "frozen"])
-@pytest.mark.parametrize("ranks", [1, 2, 5])
+@pytest.mark.parametrize(("lifetime", "ranks"), [("micro", 2), ("cycle", 5), ("frozen", 2), ("cycle", 1)])
 def test_a_rank_stages_its_share(ranks, lifetime):
     leaves = (leaf("a", (100, 30), lifetime=lifetime), leaf("b", (7,), lifetime=lifetime))
     capture = Capture(NumpyRun().progress(), leaves, {})

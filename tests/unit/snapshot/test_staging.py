@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
-from support.live import SMALL_BUFFER_BYTES, Live, Writer, opened
+from support.live import Live, Writer, opened
 
 from ckptkit.core.contents import Capture
 from ckptkit.core.save_report import SaveCost
@@ -26,9 +26,7 @@ LEAVES = [
 
 
 @pytest.fixture(autouse=True)
-def _small_buffers(monkeypatch):
-    for one in ("buffers", "staging", "window"):
-        monkeypatch.setattr(f"ckptkit.snapshot.{one}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
+def _few_cores(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: THREADS)
 
 

@@ -8,15 +8,14 @@ import threading
 import numpy as np
 import pytest
 from support.interrupted import InterruptedCall
-from support.live import SMALL_BUFFER_BYTES, Live, Writer, opened
+from support.live import Live, Writer, opened
+from unit.snapshot.live_copies import ONE_BUFFER, check_returned, end_in_time
 
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import bytes_of
 from ckptkit.errors import ResumeError
 from ckptkit.snapshot import Handling, StagingArea, buffers, staging, window
 
-LONG_SECONDS = 10.0
-ONE_BUFFER = SMALL_BUFFER_BYTES
 SNAPSHOT = (window, buffers, threading)
 LARGE_BYTES = 236
 LEAVES = [
@@ -24,13 +23,6 @@ LEAVES = [
     ("w.bytes", "weights", "cycle", "I8", (21,)),
     ("a.large", "accumulators", "micro", "F32", (2 * ONE_BUFFER // 4,)),  # slices begin with a buffer of their own
 ]
-
-
-@pytest.fixture(autouse=True)
-def _small_buffers(monkeypatch):
-    """Buffers so small that a fence needs many."""
-    for module in ("buffers", "staging", "window"):
-        monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
 
 
 class Save:
@@ -63,10 +55,7 @@ class Save:
     def check(self, area: StagingArea) -> None:
         """Run the fence again, as the training does that goes on; then everything changes, and the writer ends."""
         self.read(20)
-        fence = threading.Thread(target=self.window.close, daemon=True)
-        fence.start()
-        fence.join(LONG_SECONDS)
-        assert not fence.is_alive(), "the fence never ends"
+        end_in_time(self.window.close)
         assert not self.window.is_open
         self.live.scribble("micro", "cycle")
         self.writer.check()
@@ -74,14 +63,7 @@ class Save:
         check_returned(area)
 
 
-def check_returned(area: StagingArea) -> None:
-    free = area._pool._free
-    assert len({id(one) for one in free}) == len(free), "a buffer is handed out twice"
-    assert len(free) * SMALL_BUFFER_BYTES == area._pool.made_bytes, "a buffer is lost"
-
-
-@pytest.mark.parametrize("buffer_bytes", [ONE_BUFFER, 3 * ONE_BUFFER, 1 << 20])
-@pytest.mark.parametrize("by_slices", [False, True])
+@pytest.mark.parametrize(("by_slices", "buffer_bytes"), [(False, ONE_BUFFER), (True, ONE_BUFFER), (False, 1 << 20)])
 def test_ctrl_c_at_any_call_tears_nothing(by_slices, buffer_bytes):
     area = StagingArea(buffer_bytes)
     nth = 0
@@ -98,8 +80,7 @@ def test_ctrl_c_at_any_call_tears_nothing(by_slices, buffer_bytes):
     assert nth > 100
 
 
-@pytest.mark.parametrize("buffer_bytes", [ONE_BUFFER, 1 << 20])
-@pytest.mark.parametrize("by_slices", [False, True])
+@pytest.mark.parametrize(("by_slices", "buffer_bytes"), [(False, ONE_BUFFER), (True, 1 << 20)])
 def test_handler_that_asks_for_the_save_at_any_call_tears_nothing(by_slices, buffer_bytes):
     """As ``handle.done()`` does, which gives the writer a slice, and a second fence."""
     area = StagingArea(buffer_bytes)
@@ -144,10 +125,9 @@ def test_interrupted_release_returns_each_buffer_once(by_slices):
     assert nth > 10
 
 
-@pytest.mark.parametrize("buffer_bytes", [ONE_BUFFER, 1 << 20])
-def test_interrupted_start_leaves_the_memory_limit(buffer_bytes):
+def test_interrupted_start_leaves_the_memory_limit():
     """Else each Ctrl-C would take a buffer away from all later saves."""
-    area = StagingArea(buffer_bytes)
+    area = StagingArea(ONE_BUFFER)
     nth = 0
     fired = 1
     while fired:
@@ -190,10 +170,7 @@ def test_ctrl_c_behind_a_piece_leaves_it_whole():
     assert (pieces.fired, len(pieces)) == (1, 1)
     within = pieces[0].start + 5
     reader.readinto(memoryview(bytearray(within - at)))
-    fence = threading.Thread(target=save.window.close, daemon=True)
-    fence.start()
-    fence.join(LONG_SECONDS)
-    assert not fence.is_alive(), "the fence never ends"
+    end_in_time(save.window.close)
     save.live.scribble("cycle")
     for piece in pieces:
         held = piece.buffer.memory[piece.offset_bytes : piece.offset_bytes + piece.stop - piece.start]
