@@ -43,26 +43,24 @@ def test_a_row_is_what_opening_the_checkpoint_tells(storage):
     assert list_rows(storage, None).shown == list_checkpoints(storage)
 
 
-DAMAGE = {
-    "cut": lambda data: data[:-1],
-    "twice": lambda data: data + data,
-    "empty": lambda data: b"",
-}
-
-
-@pytest.mark.parametrize("file", ["commit_key", "manifest_key", "rank"])
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_document_of_another_size_is_seen(storage, name, file, damage):
-    key = name.rank_key(0) if file == "rank" else getattr(name, file)
-    storage.files[key] = DAMAGE[damage](storage.files[key])
-    assert key in only_problem(storage, name)
-
-
-@pytest.mark.parametrize("file", ["manifest", "rank"])
-def test_a_document_that_is_missing_is_seen(storage, name, file):
-    key = name.manifest_key if file == "manifest" else name.rank_key(0)
-    del storage.files[key]
-    assert only_problem(storage, name) == f"{key} is missing"
+def test_what_a_row_sees_is_named(name):
+    made = long_run(1, 3)
+    documents = (name.commit_key, name.manifest_key, name.rank_key(0))
+    manifest = json.loads(made.files[name.manifest_key])
+    newer = json.dumps({**manifest, "format_version": 2}).encode()
+    other = CheckpointName.parse(names_of(made)[-2])
+    rows = [(key, damaged, key) for key in documents for damaged in (made.files[key][:-1], made.files[key] * 2, b"")]
+    rows += [(key, None, f"{key} is missing") for key in documents[1:]]
+    rows += [(name.manifest_key, made.files[other.manifest_key], f"is the manifest of {other}")]
+    rows += [(name.manifest_key, newer, "has format version 2")]
+    rows += [(name.commit_key, made.files[name.commit_key][:46], name.commit_key)]  # of a void's size
+    for key, data, problem in rows:
+        storage = made.copy()
+        if data is None:
+            del storage.files[key]
+        else:
+            storage.files[key] = data
+        assert problem in only_problem(storage, name), (key, data)
 
 
 def test_no_more_is_asked_for_than_is_listed(storage, monkeypatch):
@@ -79,18 +77,6 @@ def test_no_more_is_asked_for_than_is_listed(storage, monkeypatch):
 def test_oversized_manifest_is_not_read(storage, name, monkeypatch):
     monkeypatch.setattr(catalog, "MAX_DOCUMENT_BYTES", len(storage.files[name.manifest_key]) - 1)
     assert "too large for a document" in list_rows(storage, None).shown[-1].problem
-
-
-def test_the_manifest_of_another_checkpoint_is_seen(storage, name):
-    other = CheckpointName.parse(names_of(storage)[-2])
-    storage.files[name.manifest_key] = storage.files[other.manifest_key]
-    assert f"is the manifest of {other}" in only_problem(storage, name)
-
-
-def test_a_newer_format_is_told(storage, name):
-    manifest = json.loads(storage.files[name.manifest_key])
-    storage.files[name.manifest_key] = json.dumps({**manifest, "format_version": 2}).encode()
-    assert "has format version 2" in only_problem(storage, name)
 
 
 def test_a_commit_of_other_content_is_for_verify(storage, name):
@@ -123,19 +109,11 @@ def test_voids_are_no_rows(storage, name):
     assert {key for key in counted.keys("read") if key.endswith("COMMIT")} == {full.commit_key, *newest}
 
 
-def test_commit_cut_to_void_size_is_row(storage, name):
-    storage.files[name.commit_key] = storage.files[name.commit_key][:46]
-    assert name.commit_key in only_problem(storage, name)
-
-
 def test_unusable_run_is_listed_with_error(storage):
     storage.files = {key: data for key, data in storage.files.items() if not key.startswith("attempts/")}
     rows = list_rows(storage, 2)
     assert (len(rows.shown), rows.left_out, rows.latest) == (2, 2, None)
     assert "attempts/" in str(rows.problem)
-
-
-def test_nothing_at_all_is_an_empty_list():
     rows = list_rows(DictStorage(), 50)
     assert (rows.shown, rows.left_out, rows.latest, rows.problem) == ([], 0, None, None)
 

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from support.runs.ranks import Life, Mortal, digests_at, live
+from support.runs.ranks import Mortal, digests_at, live
 from support.runs.roots import root_at
-from support.thread_ranks import Ended, results_of, run_ranks
+from support.thread_ranks import results_of, run_ranks
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.storage import LocalStorage, Storage
+from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
 
-COMMITS = "checkpoints/*/COMMIT"
 
-
-def alone(storage: Storage, until: int) -> Ended[Life]:
+def alone(storage, until):
     act = lambda world: live(storage, Mortal(world, FaultyStorage(storage)), until, final=True)  # noqa: E731
     return run_ranks(1, act, timeout=timedelta(seconds=60))[0]
 
 
-def first_save_interrupted(root: Path) -> None:
-    dying = FaultyStorage(LocalStorage(root), [Fault("kill", operations={"create"}, key=COMMITS)])
+def first_save_interrupted(root):
+    dying = FaultyStorage(LocalStorage(root), [Fault("kill", operations={"create"}, key="checkpoints/*/COMMIT")])
     assert isinstance(alone(dying, 6).error, Killed)
 
 
 @pytest.mark.parametrize("kept", [r".*\.safetensors", r".*\.safetensors|run.json|attempts/000001.json"])
-def test_shards_without_documents_are_no_fresh_start(tmp_path: Path, kept: str) -> None:
+def test_shards_without_documents_are_no_fresh_start(tmp_path, kept):
     """Also where the documents of an earlier start are left."""
     for until in (6, 18):
         results_of([alone(LocalStorage(tmp_path), until)])
@@ -41,7 +38,7 @@ def test_shards_without_documents_are_no_fresh_start(tmp_path: Path, kept: str) 
     assert root.tree() == left
 
 
-def test_frozen_shards_without_documents_are_no_fresh_start(tmp_path: Path) -> None:
+def test_frozen_shards_without_documents_are_no_fresh_start(tmp_path):
     file = tmp_path / "frozen" / "a000001" / "rank-00000" / "weights-000.safetensors"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"bits")
@@ -49,14 +46,13 @@ def test_frozen_shards_without_documents_are_no_fresh_start(tmp_path: Path) -> N
         results_of([alone(LocalStorage(tmp_path), 6)])
 
 
-def test_damaged_run_json_does_not_refuse_a_run_whose_first_save_was_interrupted(tmp_path: Path) -> None:
-    first_save_interrupted(tmp_path)
-    (tmp_path / "run.json").write_bytes(b"{")
-    assert results_of([alone(LocalStorage(tmp_path), 6)])[0].digest == digests_at(1, 6)[0]
-
-
-@pytest.mark.parametrize("at", [{"operations": {"create"}, "key": "attempts/*"}, {"operations": {"list"}}])
-def test_start_beside_one_that_begins_its_first_save_is_no_loss(tmp_path: Path, at) -> None:
-    """What that one wrote came after this one had looked for documents."""
-    storage = FaultyStorage(LocalStorage(tmp_path), [Fault(lambda: first_save_interrupted(tmp_path), **at)])
+@pytest.mark.parametrize("at", ["damaged", {"operations": {"create"}, "key": "attempts/*"}, {"operations": {"list"}}])
+def test_run_whose_first_save_was_interrupted_is_no_loss(tmp_path, at):
+    """With a damaged run.json; or interrupted after this start had looked for documents."""
+    storage = LocalStorage(tmp_path)
+    if at == "damaged":
+        first_save_interrupted(tmp_path)
+        (tmp_path / "run.json").write_bytes(b"{")
+    else:
+        storage = FaultyStorage(storage, [Fault(lambda: first_save_interrupted(tmp_path), **at)])
     assert results_of([alone(storage, 6)])[0].digest == digests_at(1, 6)[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from support.runs.scenario import Life, check_new_start, committed, digest_at, d
 from support.thread_ranks import results_of
 
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
-from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import ERROR_BUDGET, Mirror, Saving
 from ckptkit.run.keep_policy import KeepEvery, KeepLatest
@@ -42,15 +40,14 @@ def room(root: Path, monkeypatch: pytest.MonkeyPatch) -> CountedRoom:
 class Mirrored:
     """A life with a mirror, whose uploads it waits for."""
 
-    def __init__(self, root: Path, *, required: bool = True, keep: object = None) -> None:
+    def __init__(self, root: Path, *saves_at: int, required: bool = True) -> None:
         self.mirror = FaultyStorage(LocalStorage(root.parent / "mirror"))
-        self.local = FaultyStorage(LocalStorage(root))
         mirror = Mirror(self.mirror, keep=KeepLatest(100), required=required)
-        self.manager = CheckpointManager(
-            self.local, keep=keep or KeepLatest(100), mirror=mirror, saving=Saving(on_error="warn")
-        )
+        self.manager = CheckpointManager(root, keep=KeepLatest(100), mirror=mirror, saving=Saving(on_error="warn"))
         self.run = NumpyRun(accumulation_steps=4)
         self.manager.restore(self.run)
+        for at in saves_at:
+            self.save_at(at).result()
 
     def save_at(self, batches: int):
         for _ in self.run.train_until(batches):
@@ -61,19 +58,27 @@ class Mirrored:
         return handle
 
 
+def begun(root: Path, *saves_at: int, keep: object = None) -> Life:
+    life = Life(root, keep=keep or KeepLatest(100))
+    life.restore()
+    for at in saves_at:
+        life.saved_at(at)
+    return life
+
+
+def names(*batches: int) -> list[str]:
+    return [name_at(1, at) for at in batches]
+
+
 def size_of(root: Path, name: str) -> int:
     return sum(in_pages(path.stat().st_size) for path in (root / "checkpoints" / name).rglob("*") if path.is_file())
 
 
 def test_refused_save_leaves_nothing_and_earlier_restore(root: Path, room: CountedRoom) -> None:
-    life = Life(root)
-    life.restore()
-    life.saved_at(2)
-    life.saved_at(4)
+    life = begun(root, 2, 4)
     room.total_bytes = room.used_bytes + PAGE
     before = tree(root)
-    handle = life.save_at(6)
-    error = handle.exception()
+    error = life.save_at(6).exception()
     assert isinstance(error, StorageError)
     assert name_at(1, 6) in str(error)
     assert tree(root) == before
@@ -96,8 +101,7 @@ def test_saves_without_room_use_up_the_error_budget(root: Path, room: CountedRoo
 
 def test_what_is_needed_is_what_a_save_takes(root: Path, room: CountedRoom) -> None:
     """A save that has exactly what it asks for is written, and takes hardly less."""
-    life = Life(root)
-    life.restore()
+    life = begun(root)
     room.total_bytes = 0
     assert life.save_at(2).exception() is not None
     needed, used = room.needed[0], room.used_bytes
@@ -118,58 +122,39 @@ def test_frozen_weights_are_needed_once(root: Path, room: CountedRoom) -> None:
 
 def test_what_policy_does_not_want_goes_first(root: Path, room: CountedRoom) -> None:
     """Three are there that the policy of this start does not want; no more of them go than is needed."""
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    for batches in (2, 4, 6, 8, 10):
-        life.saved_at(batches)
-    life = Life(root, keep=KeepLatest(2))
-    life.restore()
+    life = begun(root, 2, 4, 6, 8)
+    calls = life.calls_of(lambda: life.saved_at(10))
+    assert not [call for call in calls if call.operation == "delete"]  # there is room
+    life = begun(root, keep=KeepLatest(2))
     room.total_bytes = room.used_bytes + size_of(root, name_at(1, 2)) + PAGE
     seen: list[list[str]] = []
     life.storage.inject(
         Fault(lambda: seen.append(committed(root)), operations={"write"}, key="*weights-000.safetensors")
     )
     life.saved_at(12)
-    assert seen == [[name_at(1, batches) for batches in (4, 6, 8, 10)]]
+    assert seen == [names(4, 6, 8, 10)]
     assert committed(root) == [name_at(1, 10), name_at(2, 12)]  # what retention leaves
-
-
-def test_room_that_is_there_removes_nothing(root: Path, room: CountedRoom) -> None:
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    for batches in (2, 4, 6):
-        life.saved_at(batches)
-    calls = life.calls_of(lambda: life.saved_at(8))
-    assert not [call for call in calls if call.operation == "delete"]
-    assert len(room.needed) == 4
 
 
 @pytest.mark.parametrize("keep", [KeepLatest(100), KeepEvery(1)])
 def test_only_here_stays_whatever_does_not_fit(root: Path, room: CountedRoom, keep) -> None:
-    life = Life(root, keep=keep)
-    life.restore()
-    for batches in (4, 8, 12, 16):
-        life.saved_at(batches)
+    life = begun(root, 4, 8, 12, 16, keep=keep)
     room.total_bytes = room.used_bytes
     assert life.save_at(20).exception() is not None
-    assert committed(root) == [name_at(1, batches) for batches in (4, 8, 12, 16)]
+    assert committed(root) == names(4, 8, 12, 16)
 
 
 def test_the_mirrored_go_oldest_first_until_it_fits(root: Path, room: CountedRoom) -> None:
-    life = Mirrored(root)
-    for batches in (2, 4, 6, 8):
-        life.save_at(batches).result()
+    life = Mirrored(root, 2, 4, 6, 8)
     room.total_bytes = room.used_bytes + PAGE
     life.save_at(10).result()
-    assert committed(root) == [name_at(1, batches) for batches in (6, 8, 10)]  # one alone is less than is asked for
-    assert committed(root.parent / "mirror") == [name_at(1, batches) for batches in (2, 4, 6, 8, 10)]
+    assert committed(root) == names(6, 8, 10)  # one alone is less than is asked for
+    assert committed(root.parent / "mirror") == names(2, 4, 6, 8, 10)
 
 
 def test_the_mirrored_go_down_to_the_newest(root: Path, room: CountedRoom) -> None:
     """With room for one and the next, the run goes on, save after save."""
-    life = Mirrored(root)
-    life.save_at(2).result()
-    life.save_at(4).result()
+    life = Mirrored(root, 2, 4)
     room.total_bytes = room.used_bytes + room.needed[-1] - size_of(root, name_at(1, 2)) + 4 * PAGE
     for batches in (6, 8, 10):
         life.save_at(batches).result()
@@ -177,34 +162,25 @@ def test_the_mirrored_go_down_to_the_newest(root: Path, room: CountedRoom) -> No
         assert len(committed(root)) <= 2
     room.total_bytes = size_of(root, name_at(1, 10)) + PAGE
     assert life.save_at(12).exception() is not None
-    assert name_at(1, 10) in committed(root)
     assert digest_of(root, name_at(1, 10)) == digest_at(10)
 
 
-def test_nothing_goes_where_all_would_not_be_enough(root: Path, room: CountedRoom) -> None:
-    life = Mirrored(root)
-    for batches in (2, 4, 6):
-        life.save_at(batches).result()
-    before = committed(root)
-    room.total_bytes = PAGE
+@pytest.mark.parametrize("why", ["all would not be enough", "not required", "it does not answer"])
+def test_mirror_may_free_nothing(root: Path, room: CountedRoom, why: str) -> None:
+    life = Mirrored(root, 2, 4, 6, required=why != "not required")
+    room.total_bytes = PAGE if why == "all would not be enough" else room.used_bytes + PAGE
+    is_away = why == "it does not answer"
+    fault = Fault("error", operations={"read"}, key="checkpoints/*", times=None)
+    if is_away:
+        life.mirror.inject(fault)
     assert life.save_at(8).exception() is not None
-    assert committed(root) == before
-
-
-def test_mirror_that_is_not_required_frees_nothing(root: Path, room: CountedRoom) -> None:
-    life = Mirrored(root, required=False)
-    for batches in (2, 4, 6):
-        life.save_at(batches).result()
-    room.total_bytes = room.used_bytes + PAGE
-    assert life.save_at(8).exception() is not None
-    assert len(committed(root)) == 3
+    assert (fault.fired > 0) == is_away
+    assert committed(root) == names(2, 4, 6)
 
 
 def test_removed_at_the_mirror_stays_here(root: Path, room: CountedRoom) -> None:
     """It was uploaded, and somebody removed it there: this one is the last copy."""
-    life = Mirrored(root)
-    for batches in (2, 4, 6, 8):
-        life.save_at(batches).result()
+    life = Mirrored(root, 2, 4, 6, 8)
     (root.parent / "mirror/checkpoints" / name_at(1, 2) / "COMMIT").unlink()
     room.total_bytes = room.used_bytes + PAGE
     life.save_at(10).result()
@@ -212,50 +188,28 @@ def test_removed_at_the_mirror_stays_here(root: Path, room: CountedRoom) -> None
     assert name_at(1, 4) not in committed(root)
 
 
-def test_mirror_that_does_not_answer_frees_nothing(root: Path, room: CountedRoom) -> None:
-    life = Mirrored(root)
-    for batches in (2, 4, 6):
-        life.save_at(batches).result()
-    fault = life.mirror.inject(Fault("error", operations={"read"}, key="checkpoints/*", times=None))
-    room.total_bytes = room.used_bytes + PAGE
-    assert life.save_at(8).exception() is not None
-    assert fault.fired
-    assert len(committed(root)) == 3
-
-
 @pytest.mark.parametrize("removed", [0, 1])
 def test_fence_is_checked_before_each_removal(root: Path, room: CountedRoom, removed: int) -> None:
     """Another start takes the run over while room is made: no more is removed."""
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    there = [2, 4, 6, 8]
-    for batches in there:
-        life.saved_at(batches)
-    life = Life(root, keep=KeepLatest(2))
-    life.restore()
+    begun(root, 2, 4, 6, 8)
+    life = begun(root, keep=KeepLatest(2))
     room.total_bytes = room.used_bytes + room.needed[-1] - 2 * size_of(root, name_at(1, 2)) + 3 * PAGE  # two would go
-    later = Life(root, keep=KeepLatest(100))
     place = [
         {"operations": {"walk"}},
         {"operations": {"delete"}, "key": f"*{name_at(1, 2)}/COMMIT", "when": "after"},
     ][removed]
-    fault = life.storage.inject(Fault(later.restore, **place))
+    fault = life.storage.inject(Fault(Life(root, keep=KeepLatest(100)).restore, **place))
     assert isinstance(life.save_at(10).exception(), StaleAttemptError)
     assert fault.fired == 1
-    assert committed(root) == [name_at(1, batches) for batches in there[removed:]]
+    assert committed(root) == names(2, 4, 6, 8)[removed:]
 
 
 def test_failure_to_make_room_is_a_refusal(root: Path, room: CountedRoom, caplog: pytest.LogCaptureFixture) -> None:
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    for batches in (2, 4, 6, 8):
-        life.saved_at(batches)
-    life = Life(root, keep=KeepLatest(2))
-    life.restore()
+    begun(root, 2, 4, 6, 8)
+    life = begun(root, keep=KeepLatest(2))
     room.total_bytes = room.used_bytes + PAGE
     fault = life.storage.inject(Fault("error", operations={"walk"}))
-    with caplog.at_level(logging.WARNING):
-        error = life.save_at(10).exception()
+    error = life.save_at(10).exception()
     assert fault.fired == 1
     assert "has no room" in str(error)
     assert "could not make room for" in caplog.text
@@ -285,13 +239,12 @@ def test_rank_without_room_fails_the_save_of_all(
         return Once(tmp_path, PLENTY) if threading.current_thread().name == f"rank-{full}" else UNLIMITED
 
     install(monkeypatch, room)
-    with caplog.at_level(logging.WARNING):
-        lives = results_of(job(tmp_path, 2, 13, every=2))
+    lives = results_of(job(tmp_path, 2, 13, every=2))
     assert "has no room for it" in caplog.text
-    names = committed_by_ranks(tmp_path)
-    assert names[-1] == "a000001-c0000000003-m0000"
-    assert "a000001-c0000000000-m0002" not in names
-    for name in names:
+    there = committed_by_ranks(tmp_path)
+    assert there[-1] == "a000001-c0000000003-m0000"
+    assert "a000001-c0000000000-m0002" not in there
+    for name in there:
         check_whole(tmp_path, name, 2)
     assert tuple(one.digest for one in lives) == digests_at(2, 13)
     failed = tmp_path / "checkpoints" / "a000001-c0000000000-m0002"
@@ -308,19 +261,18 @@ def test_real_tmpfs_refuses_what_does_not_fit(tmp_path: Path, monkeypatch: pytes
         manager = CheckpointManager(root, keep=KeepLatest(100), saving=Saving(on_error="warn"))
         run = NumpyRun(accumulation_steps=4, size=80_000)  # 0.96 MB of tensors in a checkpoint, and 0.32 frozen
         manager.restore(run)
-        names = []
+        saved = []
         for _ in run.train_until(8):
             handle = manager.save(run)
             if handle.exception() is not None:
                 break
-            names.append(handle.result())
+            saved.append(handle.result())
         error = handle.exception()
         assert isinstance(error, StorageError)
         assert "No space left" not in str(error)  # it was known before the first byte
         assert "of 4 MiB are free" in str(error)
-        assert len(names) >= 2
-        assert committed(root) == names
+        assert len(saved) >= 2
+        assert committed(root) == saved
         assert folders(tree(root)).uncommitted == folders(tree(root)).void == []
         new = NumpyRun(accumulation_steps=4, size=80_000)
-        assert CheckpointManager(root).restore(new).checkpoint == names[-1]
-        assert CheckpointName.parse(names[-1]) is not None
+        assert CheckpointManager(root).restore(new).checkpoint == saved[-1]

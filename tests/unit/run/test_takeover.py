@@ -42,6 +42,7 @@ def started(root, host, at=now, **options):
 
 def is_taken_for_living(root, monkeypatch, caplog):
     """Start twice: once where that is refused, and once where it is only said."""
+    caplog.clear()
     before, refused = tree(root), False
     with monkeypatch.context() as env:
         env.setenv("CKPTKIT_TAKEOVER", "refuse")
@@ -52,6 +53,7 @@ def is_taken_for_living(root, monkeypatch, caplog):
             refused = "CKPTKIT_TAKEOVER refuses" in str(error)
     if refused:
         caplog.clear()
+        monkeypatch.setenv("CKPTKIT_TAKEOVER", "")  # an empty wish is none
         assert Life(root).restore().checkpoint == name_at(1, 4)
     assert ("TAKEN OVER FROM A PROCESS THAT MAY BE ALIVE" in caplog.text) is refused
     return refused
@@ -68,29 +70,21 @@ WHO = {  # who started first, how long ago, and whether it is taken for living
 }
 
 
-@pytest.mark.parametrize("events", [True, False])
 @pytest.mark.parametrize("who", WHO)
-def test_who_may_be_alive(*, root, who, events, monkeypatch, caplog):
+def test_who_may_be_alive(root, who, monkeypatch, caplog):
+    """Of another machine, its events alone tell; of this one, that it has closed, too."""
     host, age, is_living = WHO[who]
-    started(root, host, lambda: now() - age, events=events)
-    is_living = is_living and (events or host == ALIVE)  # of another machine, its events alone tell
-    assert is_taken_for_living(root, monkeypatch, caplog) is is_living
-
-
-def test_empty_wish_is_none(root, monkeypatch, caplog):
-    started(root, ALIVE)
-    monkeypatch.setenv("CKPTKIT_TAKEOVER", "")
-    assert Life(root).restore().checkpoint == name_at(1, 4)
-    assert "TAKEN OVER FROM A PROCESS THAT MAY BE ALIVE" in caplog.text
+    for events in (True, False):
+        place = root / str(events)
+        started(place, host, lambda: now() - age, events=events)
+        is_living = is_living and (events or host == ALIVE)
+        assert is_taken_for_living(place, monkeypatch, caplog) is is_living
+    started(root / "closed", host).manager.close()
+    assert not is_taken_for_living(root / "closed", monkeypatch, caplog)
 
 
 def test_the_dead_are_not_alive(root, dead, monkeypatch, caplog):
     started(root, dead)
-    assert not is_taken_for_living(root, monkeypatch, caplog)
-
-
-def test_who_has_closed_is_not_alive(root, monkeypatch, caplog):
-    started(root, ALIVE).manager.close()
     assert not is_taken_for_living(root, monkeypatch, caplog)
 
 
@@ -112,8 +106,7 @@ def complete(root, **options):
     return life
 
 
-@pytest.mark.parametrize("wish", ["warn", "refuse"])
-@pytest.mark.parametrize("host", [ALIVE, ELSEWHERE, "node"], ids=["here", "elsewhere", "unknown"])
+@pytest.mark.parametrize(("host", "wish"), [(ALIVE, "refuse"), (ELSEWHERE, "warn"), ("node", "refuse")])
 def test_start_with_nothing_to_train_takes_nothing_over(root, host, wish, monkeypatch):
     monkeypatch.setenv("CKPTKIT_TAKEOVER", wish)
     first = started(root, host)
@@ -140,10 +133,9 @@ def test_start_with_nothing_to_train_names_what_is_corrupt(root, caplog):
     assert f"continuing from {name_at(1, 4)}" in caplog.text
 
 
-def test_complete_run_of_a_dead_process_is_taken_over(root, dead):
-    started(root, dead)
-    life = complete(root)
-    assert life.restore().checkpoint == name_at(1, 4)
+def test_complete_run_of_a_dead_process_is_taken_over(root):
+    started(root, this_process())
+    assert complete(root).restore().checkpoint == name_at(1, 4)
     assert sorted(attempts(tree(root))) == [1, 2]
 
 

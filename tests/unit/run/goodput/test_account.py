@@ -83,17 +83,17 @@ def account_at(root: Path) -> Account:
 def grow(root: Path, world: World, *, steps_of_clock: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)) -> None:
     """Killed after 23 steps, of which 20 are saved; killed after 41, of which 40 are; then finished."""
     for number, (kept, reached, pause) in enumerate([(20, 23, 300.0), (40, 41, 5.0), (50, 50, 0.0)]):
-        life = Process(root, world)
+        process = Process(root, world)
         world.wrong_by += timedelta(hours=steps_of_clock[number])
         if number == 1:
-            life.train(30)
-            life.evaluate(90.0)
-        life.train(kept)
+            process.train(30)
+            process.evaluate(90.0)
+        process.train(kept)
         if reached == kept:
-            life.finish()
+            process.finish()
             break
-        life.train(reached, "unseen")  # after the last event: nobody wrote down that it was training
-        life.manager.fence()  # and no more: SIGKILL
+        process.train(reached, "unseen")  # after the last event: nobody wrote down that it was training
+        process.manager.fence()  # and no more: SIGKILL
         world.spend("unseen", pause)
         world.wrong_by += timedelta(hours=steps_of_clock[3])
 
@@ -109,114 +109,60 @@ def test_classes_add_up_with_kills_and_clock_steps(tmp_path, steps_of_clock):
     for name in ("trained", "evaluating", "unseen"):  # a first step is start-up, and that after a pause is part of it
         assert account.totals[name] == pytest.approx(world.truth[name], abs=3 * STEP + 0.5), name
     assert account.totals["starting"] == pytest.approx(3 * 30.0, abs=3 * STEP)
-    assert account.is_lower_bound
-    assert not account.is_rough
+    assert (account.is_lower_bound, account.is_rough) == (True, False)
     assert [life.is_known for life in account.lives] == [False, False, True]
 
 
-def test_another_boot_compares_clocks_of_the_day(tmp_path):
+@pytest.mark.parametrize("reboots", [True, False])
+def test_a_preempted_life_loses_nothing(tmp_path, reboots):
+    """Another boot compares clocks of the day."""
     world = World()
     first = Process(tmp_path, world, "one boot")
-    first.train(10)
-    first.finish()
-    world.spend("down", 3600.0)
-    world.uptime -= 4000.0  # the monotonic clock begins anew
-    world.wrong_by += timedelta(seconds=4000)
-    second = Process(tmp_path, world, "another boot")
-    second.train(20)
-    second.finish()
-    account = account_at(tmp_path)
-    assert account.totals["down"] == pytest.approx(3600.0, abs=1)
-    assert account.is_rough
-    assert account.totals["unseen"] == 0
-
-
-def test_a_preempted_life_loses_nothing(tmp_path):
-    world = World()
-    first = Process(tmp_path, world)
     first.train(23)
     first.finish()
-    world.spend("down", 60.0)
-    second = Process(tmp_path, world)
+    world.spend("down", 3600.0)
+    if reboots:
+        world.uptime -= 4000.0  # the monotonic clock begins anew
+        world.wrong_by += timedelta(seconds=4000)
+    second = Process(tmp_path, world, "another boot" if reboots else "one boot")
     second.train(30)
     second.finish()
     account = account_at(tmp_path)
-    assert account.totals["repeated"] == 0
-    assert account.totals["down"] == pytest.approx(60.0)
-    assert account.undisturbed_seconds == pytest.approx(account.seconds - 60 - 30, abs=STEP)
+    assert account.totals["down"] == pytest.approx(3600.0, abs=1)
+    assert account.totals["repeated"] == account.totals["unseen"] == 0
+    assert account.is_rough == reboots
+    assert account.undisturbed_seconds == pytest.approx(account.seconds - 3600 - 30, abs=STEP)
 
 
 def watched(number: int, **fields: object) -> LifeEnded:
     given = {
-        "at": "2026-05-01T01:00:00+00:00",
-        "supervisor": "ab" * 16,
-        "number": number,
-        "attempt": 1,
-        "boot": None,
-        "earlier_seconds": 0.0,
-        "began_at": "2026-05-01T00:00:00+00:00",
-        "seconds": 400.0,
-        "down_seconds": 0.0,
-        "exit_code": None,
-        "signal": "SIGKILL",
-        "cause": "killed",
-        "message": "",
-        "then": "restart",
-        "rank": None,
-        "ranks": 1,
-        "restored": None,
-        "restored_step": 0,
-        "last_step": 100,
-        "committed_step": 80,
-        "committed_seconds": 200.0,
+        **{"at": "2026-05-01T01:00:00+00:00", "supervisor": "ab" * 16, "number": number, "attempt": number},
+        **{"boot": None, "earlier_seconds": 0.0, "began_at": "2026-05-01T00:00:00+00:00", "seconds": 400.0},
+        **{"down_seconds": 0.0, "exit_code": None, "signal": "SIGKILL", "cause": "killed", "message": ""},
+        **{"then": "restart", "rank": None, "ranks": 1, "restored": None, "restored_step": 0, "last_step": 100},
+        **{"committed_step": 80, "committed_seconds": 200.0},
         "phases": {"starting": 100.0, "first_step": 20.0, "training": 260.0, "saving": 20.0},
     }
     return LifeEnded.model_validate({**given, **fields})
 
 
-def lived(attempt: int, from_batches: int, *seen: LifeEnded, how: str | None = None) -> Life:
-    return Life(attempt, from_batches=from_batches, to_batches=from_batches, watched=[*seen], how=how)
+def failed_start(**fields: object) -> LifeEnded:
+    nothing = {"attempt": None, "restored_step": None, "last_step": None}
+    return watched(**{**nothing, "seconds": 7.0, "phases": {"starting": 7.0}, **fields})
+
+
+def lived(attempt: int, from_batches: int, *seen: LifeEnded) -> Life:
+    return Life(attempt, from_batches=from_batches, to_batches=from_batches, watched=[*seen])
 
 
 def test_a_watched_life_is_known_to_its_death():
-    lives = [
-        lived(
-            1,
-            0,
-            watched(1),
-            watched(
-                2,
-                attempt=None,
-                restored_step=None,
-                last_step=None,
-                seconds=7.0,
-                phases={"starting": 7.0},
-                down_seconds=3.0,
-            ),
-        ),
-        lived(
-            2,
-            80,
-            watched(
-                3,
-                attempt=2,
-                restored_step=80,
-                last_step=200,
-                committed_step=200,
-                down_seconds=5.0,
-                cause="finished",
-            ),
-        ),
-    ]
-    account = account_of(lives)
+    end = {"restored_step": 80, "last_step": 200, "committed_step": 200, "cause": "finished", "attempt": 2}
+    later = lived(2, 80, watched(3, down_seconds=5.0, **end))
+    account = account_of([lived(1, 0, watched(1), failed_start(number=2, down_seconds=3.0)), later])
     assert account.seconds == 400 + 3 + 7 + 5 + 400
-    assert account.totals["trained"] == 200 + 260
-    assert account.totals["repeated"] == 60
-    assert account.totals["down"] == 8
-    assert account.totals["starting"] == 120 + 7 + 120
-    assert account.totals["unseen"] == 0
-    assert not account.is_lower_bound
-    assert not account.is_rough
+    classes = {"trained": 200 + 260, "repeated": 60, "down": 8, "starting": 120 + 7 + 120, "saving": 40}
+    assert {name: seconds for name, seconds in account.totals.items() if seconds} == classes
+    assert (account.is_lower_bound, account.is_rough) == (False, False)
     assert [life.attempt for life in account.lives] == [1, None, 2]
     assert account.undisturbed_seconds == account.seconds - 60 - 8 - 127
 
@@ -224,7 +170,7 @@ def test_a_watched_life_is_known_to_its_death():
 def test_a_hang_is_no_training():
     phases = {"starting": 100.0, "first_step": 20.0, "training": 210.0, "saving": 20.0, "hung": 50.0}
     seen = watched(1, cause="hang", phases=phases)
-    account = account_of([lived(1, 0, seen), lived(2, 80, watched(2, attempt=2, restored_step=80, down_seconds=1.0))])
+    account = account_of([lived(1, 0, seen), lived(2, 80, watched(2, restored_step=80, down_seconds=1.0))])
     first = account.lives[0]
     assert first.seconds["hung"] == 50
     assert first.seconds["trained"] == 200
@@ -234,7 +180,7 @@ def test_a_hang_is_no_training():
 
 def test_a_life_is_stored_late_with_a_later_attempt():
     """The storage failed when the first one ended: its attempt tells which one it was."""
-    late = [watched(1), watched(2, attempt=2, restored_step=80, down_seconds=1.0, cause="finished", committed_step=100)]
+    late = [watched(1), watched(2, restored_step=80, down_seconds=1.0, cause="finished", committed_step=100)]
     account = account_of([lived(1, 0), lived(2, 80, *late, *late)])
     assert [(life.attempt, life.how) for life in account.lives] == [(1, "killed"), (2, "finished")]
     assert account.seconds == 400 + 1 + 400
@@ -243,7 +189,7 @@ def test_a_life_is_stored_late_with_a_later_attempt():
 def test_a_failed_start_after_the_end_takes_nothing_back():
     """Nobody has continued: that its tail is not saved would matter only then."""
     end = watched(1, cause="finished")
-    failed = watched(1, supervisor="cd" * 16, attempt=None, seconds=7.0, phases={"starting": 7.0}, restored_step=None)
+    failed = failed_start(number=1, supervisor="cd" * 16)
     assert account_of([lived(1, 0, end, failed)]).totals["trained"] == 260
 
 
@@ -253,25 +199,12 @@ def test_a_watched_life_replaces_what_its_events_tell(tmp_path):
     grow(tmp_path, world)
     storage = LocalStorage(tmp_path)
     before = account_at(tmp_path)
-    life = before.lives[0]
-    training = life.seconds["trained"] + 3 * K * STEP
-    append_events(
-        storage,
-        1,
-        [
-            watched(
-                1,
-                restored_step=0,
-                last_step=23 * K,
-                committed_step=20 * K,
-                committed_seconds=life.seconds["trained"],
-                boot="one boot",
-                uptime_seconds=1000.0 + 30.0 + training,
-                seconds=30.0 + training,
-                phases={"starting": 30.0, "training": training},
-            )
-        ],
-    )
+    first = before.lives[0]
+    training = first.seconds["trained"] + 3 * K * STEP
+    phases = {"starting": 30.0, "training": training}
+    steps = {"last_step": 23 * K, "committed_step": 20 * K, "committed_seconds": first.seconds["trained"]}
+    times = {"boot": "one boot", "uptime_seconds": 1030.0 + training, "seconds": 30.0 + training}
+    append_events(storage, 1, [watched(1, phases=phases, **steps, **times)])
     account = account_at(tmp_path)
     assert account.lives[0].how == "killed"
     assert account.totals["repeated"] == pytest.approx(3 * K * STEP, abs=0.1)
@@ -279,40 +212,37 @@ def test_a_watched_life_replaces_what_its_events_tell(tmp_path):
     assert account.seconds == pytest.approx(before.seconds)
 
 
+def life(number, born, began, seen, from_batches, to_batches, how, *taken, starting=10.0):  # noqa: PLR0917
+    """Of one boot; all its time after the start it trained."""
+    spent = {"starting": starting, "training": seen - born - starting}
+    made = Life(number, "boot", Moment(born), Moment(began), Moment(seen), spent, from_batches, to_batches, how=how)
+    made.taken = list(taken)
+    return made
+
+
 def test_a_life_that_is_overtaken_is_not_counted_twice():
     """It trained on for 100 s after the one that took over was born."""
-    first = Life(1, "boot", Moment(0.0), Moment(10.0), Moment(500.0), {"starting": 10.0, "training": 490.0})
-    first.from_batches, first.to_batches, first.how = 0, 100, "overtaken"
-    first.taken = [CommittedState(80, Moment(400.0), {"starting": 10.0, "training": 390.0}, 1.0)]
-    second = Life(2, "boot", Moment(400.0), Moment(410.0), Moment(600.0), {"starting": 10.0, "training": 190.0})
-    second.from_batches, second.to_batches, second.how = 80, 120, "finished"
-    account = account_of([first, second])
+    state = CommittedState(80, Moment(400.0), {"starting": 10.0, "training": 390.0}, 1.0)
+    first = life(1, 0.0, 10.0, 500.0, 0, 100, "overtaken", state)
+    account = account_of([first, life(2, 400.0, 410.0, 600.0, 80, 120, "finished")])
     assert account.seconds == 600
-    assert account.totals["trained"] == 390 + 190
-    assert account.totals["repeated"] == 0
+    assert (account.totals["trained"], account.totals["repeated"]) == (390 + 190, 0)
 
 
 @pytest.mark.parametrize(("how", "reached", "is_continued"), [(None, 80, True), ("failed", 100, False)])
 def test_tail_after_the_last_commit_is_done_again(how, reached, is_continued):
     """A killed life trained on while its last save was written; what a failed one did since will be done again."""
-    dead = Life(1, "boot", Moment(0.0), Moment(10.0), Moment(110.0), {"starting": 10.0, "training": 100.0}, 0)
-    dead.taken = [CommittedState(80, Moment(100.0), {"starting": 10.0, "training": 90.0}, 10.0)]
-    dead.to_batches, dead.how = reached, how
-    later = Life(2, "boot", Moment(110.0), Moment(120.0), Moment(130.0), {"starting": 20.0}, 80, 80, how="finished")
+    state = CommittedState(80, Moment(100.0), {"starting": 10.0, "training": 90.0}, 10.0)
+    dead = life(1, 0.0, 10.0, 110.0, 0, reached, how, state)
+    later = life(2, 110.0, 120.0, 130.0, 80, 80, "finished", starting=20.0)
     account = account_of([dead, later] if is_continued else [dead])
     assert (account.totals["trained"], account.totals["repeated"]) == (90.0, 10.0)
 
 
 def test_a_life_without_events_leaves_a_gap_that_nobody_saw():
-    ends = [
-        Life(number, "boot", Moment(at), Moment(at), Moment(at + 100), {"training": 100.0}, 0)
-        for number, at in ((1, 0.0), (3, 150.0))
-    ]
-    for one in ends:
-        one.how, one.to_batches = "finished", 0
-    account = account_of([ends[0], Life(2), ends[1]])
-    assert account.seconds == 250
-    assert account.totals["unseen"] == 50
+    first, last = (life(number, at, at, at + 100, 0, 0, "finished") for number, at in ((1, 0.0), (3, 150.0)))
+    account = account_of([first, Life(2), last])
+    assert (account.seconds, account.totals["unseen"]) == (250, 50)
 
 
 @given(
@@ -334,14 +264,13 @@ def test_classes_always_add_up(drawn):
     at, lives = 0.0, []
     for number, (how, first, more, seconds, gap, part) in enumerate(drawn, 1):
         spent = {"starting": seconds / 4, "training": seconds / 2, "saving": seconds / 4}
-        life = Life(number, "boot", Moment(at), Moment(at + seconds / 4), Moment(at + seconds), spent, first)
-        life.to_batches, life.how = first + more, how
         taken = {"starting": seconds / 4, "training": part * seconds / 2}
-        life.taken = [CommittedState(first + more // 2, Moment(at + seconds / 2), taken, 0.0)]
-        lives.append(life)
+        state = CommittedState(first + more // 2, Moment(at + seconds / 2), taken, 0.0)
+        lives.append(life(number, at, at + seconds / 4, at + seconds, first, first + more, how, state))
+        lives[-1].spent = spent
         at += seconds + gap
     account = account_of(lives)
     assert account.seconds == pytest.approx(at - drawn[-1][4])
-    assert all(seconds >= 0 for life in account.lives for seconds in life.seconds.values())
+    assert all(seconds >= 0 for told in account.lives for seconds in told.seconds.values())
     assert set(account.totals) == set(CLASSES)
     assert 0 <= account.share <= 1
