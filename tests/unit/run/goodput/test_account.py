@@ -239,6 +239,15 @@ def test_tail_after_the_last_commit_is_done_again(how, reached, is_continued):
     assert (account.totals["trained"], account.totals["repeated"]) == (90.0, 10.0)
 
 
+def test_what_lies_between_trainings_of_one_command_is_rest():
+    first = life(1, 0.0, 10.0, 100.0, 0, 80, "finished")
+    times = {"boot": "boot", "uptime_seconds": 500.0, "seconds": 500.0, "earlier_seconds": 130.0}
+    phases = {"starting": 30.0, "training": 340.0}
+    second = lived(2, 80, watched(1, attempt=2, cause="finished", committed_step=100, phases=phases, **times))
+    account = account_of([first, second])
+    assert (account.seconds, account.totals["rest"], account.totals["down"]) == (500, 30, 0)
+
+
 def test_a_life_without_events_leaves_a_gap_that_nobody_saw():
     first, last = (life(number, at, at, at + 100, 0, 0, "finished") for number, at in ((1, 0.0), (3, 150.0)))
     account = account_of([first, Life(2), last])
