@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ckptkit.run.keep_policy import (
     Keepable,
@@ -94,34 +91,3 @@ def test_policies_say_what_they_need():
         (KeepLatest(1) | certified, False, True),
     ]:
         assert (policy.needs_metrics, needs_certificates(policy)) == (metrics, certificates), policy
-
-
-KEEPS = st.one_of(
-    st.builds(KeepLatest, st.integers(1, 9)),
-    st.builds(KeepEvery, st.integers(1, 9)),
-    st.builds(KeepBest, st.integers(1, 9), st.sampled_from(["a", "b"]), st.sampled_from(["max", "min"])),
-)
-ROWS = st.lists(
-    st.tuples(
-        st.integers(0, 20),
-        st.integers(0, 2),
-        st.dictionaries(st.sampled_from(["a", "b"]), st.floats(width=16)),
-    ),
-    max_size=12,
-).map(lambda rows: keepables(*rows))
-
-
-@given(st.lists(KEEPS, min_size=2, max_size=4), ROWS)
-def test_a_combination_keeps_the_union_in_any_order(policies, checkpoints):
-    union = frozenset().union(*(policy.keeps(checkpoints) for policy in policies))
-    for order in itertools.islice(itertools.permutations(policies), 6):
-        combined = order[0]
-        for policy in order[1:]:
-            combined = combined | policy
-        assert combined.keeps(checkpoints) == union
-    assert union <= {one.name for one in checkpoints}
-
-
-def test_policies_are_values():
-    assert {KeepLatest(3), KeepLatest(3)} == {KeepLatest(3)}
-    assert (KeepLatest(1) | KeepEvery(2)) == (KeepLatest(1) | KeepEvery(2))

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.layout import CheckpointName, attempt_key
-from ckptkit.run.index import Lineage, Segment
+from ckptkit.run.index import Lineage
 
 
 class Attempts:
@@ -32,35 +31,6 @@ def named(attempt: int, cycles: int, micro_step: int = 0, nth_try: int = 1) -> C
 A1C5, A2C9, A3C7 = str(named(1, 5)), str(named(2, 9)), str(named(3, 7))
 
 
-def test_the_walk_goes_from_parent_to_parent():
-    for parents, newest, segments in [
-        ({1: None}, 1, [(1, None)]),
-        ({1: None, 2: None}, 2, [(2, None)]),
-        ({1: None, 2: A1C5}, 1, [(1, None)]),
-        ({1: None, 2: A1C5, 3: A2C9}, 3, [(3, None), (2, A2C9), (1, A1C5)]),
-        ({1: None, 2: A1C5, 3: A1C5}, 3, [(3, None), (1, A1C5)]),
-        ({1: None, 9: A1C5}, 9, [(9, None), (1, A1C5)]),
-    ]:
-        lineage = Lineage(Attempts(parents), newest).whole()
-        expected = [Segment(attempt, CheckpointName.parse(last) if last else None) for attempt, last in segments]
-        assert (list(lineage.segments), lineage.broken) == (expected, None)
-
-
-def test_saves_above_a_parent_were_left_behind():
-    lineage = Lineage(Attempts({1: None, 2: A1C5, 3: A2C9, 4: A3C7}), 3).whole()
-    on_it = [
-        named(3, 1),
-        named(3, 10**9),
-        named(2, 9),
-        named(2, 8, 3),
-        named(2, 1, 0, 4),
-        named(1, 5),
-        named(1, 4, 3, 9),
-    ]
-    behind = [named(2, 9, 1), named(2, 9, 0, 2), named(2, 10), named(1, 5, 1), named(1, 9), named(4, 1)]
-    assert [name in lineage for name in (*on_it, *behind)] == [True] * len(on_it) + [False] * len(behind)
-
-
 def test_broken_lineage_names_break_and_keeps_rest():
     for parents, newest, attempts, message in [
         ({1: None}, 2, [], "attempts/000002.json is missing"),
@@ -77,17 +47,6 @@ def test_broken_lineage_names_break_and_keeps_rest():
         assert isinstance(lineage.broken, CorruptCheckpointError)
         assert message in str(lineage.broken)
         assert len(str(lineage.broken)) < 300
-
-
-def test_only_corruption_breaks_a_lineage():
-    """An unreachable storage is no answer."""
-
-    class Unreachable:
-        def document(self, attempt: int) -> AttemptDocument:
-            raise OSError(f"attempt {attempt}")
-
-    with pytest.raises(OSError, match="attempt 1"):
-        Lineage(Unreachable(), 1).whole()
 
 
 PARENT = st.one_of(

@@ -8,9 +8,8 @@ import pytest
 from support.live import Live, Writer, cuts, opened
 from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_returned, end_in_time, go_on
 
-from ckptkit.core.save_report import SaveCost
 from ckptkit.core.worker import NoThreadError, Worker
-from ckptkit.snapshot import Handling, StagingArea, staging
+from ckptkit.snapshot import StagingArea, staging
 from ckptkit.snapshot.window import WindowPace
 
 LEAVES = [
@@ -70,16 +69,6 @@ def test_copies_ahead_at_any_place_tear_nothing(buffer_bytes, ahead_bytes):
         check_ended(window, writer, area)
         assert window.cost.in_place_bytes + window.cost.fenced_bytes == CYCLE_BYTES
     assert copied > 0
-
-
-def test_fence_has_nothing_left_to_copy():
-    live, window, _, writer = begun()
-    copy_ahead(window)
-    assert window.cost.fenced_bytes == CYCLE_BYTES
-    assert not window.is_open
-    go_on(live, window)
-    writer.check()
-    assert window.cost.in_place_bytes == 0
 
 
 @pytest.mark.parametrize(("where", "read_before"), [("halfway", 0), ("halfway", 300), ("after", 90)])
@@ -155,20 +144,6 @@ def test_buffer_of_a_copy_under_way_is_given_to_no_later_save(monkeypatch, where
         assert area._pool.made_bytes >= made_bytes[0], "the buffer is lost"
 
     at_each_copy(monkeypatch, where, run, more_than=4)
-
-
-def test_threads_tear_nothing():
-    """As it is used, with the orders that the scheduler brings."""
-    area = StagingArea(5 * ONE_BUFFER)
-    for turn in range(60):
-        live = Live(*LEAVES)
-        window = area.open(live.capture(), SaveCost(), Handling())
-        writer = Writer(window, live)
-        window.ahead.lacking_bytes = (100, 300, PLENTY)[turn % 3]
-        window.ahead.start()
-        end_in_time(lambda writer=writer: writer.read(PLENTY), lambda live=live, window=window: go_on(live, window))
-        writer.check()
-        window.release()
 
 
 # How much is copied ahead, and into what

@@ -114,11 +114,6 @@ def test_frozen_leaves_are_shared_out_by_themselves():
         assert sum(piece.size_bytes for piece in share) == 3000
 
 
-def test_alone_everything_stays_as_it_is():
-    leaves = [leaf("a", (3, 4)), leaf("b", (2,), placement="per_rank"), leaf("c", (2,), placement=Box((4,), (2,), 1))]
-    assert all(found is one for found, one in zip(share_of(leaves, 0, 1), leaves, strict=True))
-
-
 def test_box_is_stored_by_first_replica_and_per_rank_leaf_by_all():
     boxes = [Box((4,), (0,)), Box((4,), (2,)), Box((4,), (0,), 1), Box((4,), (2,), 1)]
     shares = [share_of([leaf("z", (2,), placement=box)], rank, 4) for rank, box in enumerate(boxes)]
@@ -126,12 +121,6 @@ def test_box_is_stored_by_first_replica_and_per_rank_leaf_by_all():
     assert shares[1][0].spec.placement == boxes[1]
     leaves = [leaf("acc", (30,), placement="per_rank"), leaf("w", (30,))]
     assert all(share[0] is leaves[0] for share in shares_of(leaves, 3))
-
-
-def test_a_small_leaf_is_not_cut():
-    leaves = [leaf("small", (4,)), *(leaf(f"big{n}", (1000,)) for n in range(3)), leaf("tiny", (2, 2))]
-    for share in shares_of(leaves, 4):
-        assert all(piece.spec.part is None for piece in share if piece.name in ("small", "tiny"))
 
 
 def test_pieces_are_views():

@@ -110,18 +110,6 @@ def test_slices_at_any_place_tear_nothing(leaves, copying, per_step):
             assert live.copies_asked == sum(spec.lifetime != "micro" and spec.size_bytes > 0 for spec in live.specs)
 
 
-def test_copied_at_once_there_is_nothing_to_fence():
-    for by_slices in (False, True):
-        live = Live(*EVERYTHING)
-        window, _ = opened(live, copy_all=True, by_slices=by_slices)
-        writer = Writer(window, live)
-        assert not window.is_open
-        live.scribble("micro", "cycle", "frozen")
-        writer.check()
-        assert window.cost.in_place_bytes == window.cost.fenced_bytes == 0
-        window.release()
-
-
 @pytest.mark.parametrize(("copy_all", "by_slices"), [(False, False), (False, True), (True, False), (True, True)])
 def test_settled_frozen_leaves_are_read_in_place(copy_all, by_slices):
     for cut in all_cuts(EVERYTHING, 30):
@@ -376,24 +364,6 @@ def test_writer_ends_after_training_thread(monkeypatch):
     check_returned(area)
 
 
-@pytest.mark.parametrize("by_slices", [False, True])
-def test_dead_writer_returns_every_buffer(by_slices):
-    area = StagingArea(2 * ONE_BUFFER)
-    made = set()
-    for cut in all_cuts(EVERYTHING, 60):
-        live = Live(*EVERYTHING)
-        window, stepped = opened(live, area=area, by_slices=by_slices)
-        writer = Writer(window, live)
-        writer.read_what_is_there(cut) if by_slices else writer.read(cut)
-        stepped.while_waiting = window.release
-        window.close()
-        window.release()
-        check_returned(area)
-        assert not window.is_open
-        made.add(area._pool.made_bytes)
-    assert len(made) == 1
-
-
 def test_writer_death_at_live_memory_ends_fence(monkeypatch):
     """The writer dies while the fence looks at live memory."""
     window, _ = opened(Live(*CYCLE))
@@ -426,18 +396,6 @@ def test_memory_does_not_grow_over_many_saves(by_slices):
         window.release()
         made.append(area._pool.made_bytes)
     assert set(made) == {made[0]}
-
-
-def test_fence_waits_within_memory_limit():
-    """Two files; while the fence waits the writer reads a byte at a time, and it never takes a second buffer."""
-    live, area, seen = Live(*CYCLE), StagingArea(ONE_BUFFER), []
-    window, stepped = opened(live, area=area)
-    writer = Writer(window, live)
-    stepped.while_waiting = lambda: seen.append(area._pool.made_bytes) or writer.read(1) == 1
-    go_on(live, window)
-    assert set(seen) == {ONE_BUFFER}
-    assert window.cost.fence_wait_seconds > 0
-    writer.check()
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 
-import numpy as np
 import pytest
 from support.interrupted import InterruptedCall
 from support.live import Live, Writer, opened
 from unit.snapshot.live_copies import ONE_BUFFER, check_returned, end_in_time
 
 from ckptkit.core.save_report import SaveCost
-from ckptkit.core.tensors import bytes_of
 from ckptkit.errors import ResumeError
 from ckptkit.snapshot import Handling, StagingArea, buffers, staging, window
 
@@ -139,44 +137,3 @@ def test_interrupted_start_leaves_the_memory_limit():
         fired = ctrl_c.fired
         check_returned(area)
     assert nth > 100
-
-
-class Appending(list):
-    """Ctrl-C arrives once, when ``append`` has done its work."""
-
-    fired = 0
-
-    def append(self, one) -> None:
-        super().append(one)
-        self.fired += 1
-        if self.fired == 1:
-            raise KeyboardInterrupt
-
-
-def test_ctrl_c_behind_a_piece_leaves_it_whole():
-    """The writer reads on in place beyond the start of that piece; the next fence copies the rest."""
-    area = StagingArea(1 << 20)
-    save = Save(area, by_slices=False)
-    number = next(number for number, one in enumerate(save.window.shards) if one.role == "weights")
-    part = next(one for one in save.window._extents[number] if one.size_bytes == LARGE_BYTES)
-    part.pieces = pieces = Appending()
-    captured = bytes_of(save.live.memory["w.large"]).copy()
-    reader = save.window.open_shard(number)
-    header = len(save.window.shards[number].header)
-    at = LARGE_BYTES - ONE_BUFFER
-    reader.readinto(memoryview(bytearray(header + at)))
-    with pytest.raises(KeyboardInterrupt):
-        save.window.close()
-    assert (pieces.fired, len(pieces)) == (1, 1)
-    within = pieces[0].start + 5
-    reader.readinto(memoryview(bytearray(within - at)))
-    end_in_time(save.window.close)
-    save.live.scribble("cycle")
-    for piece in pieces:
-        held = piece.buffer.memory[piece.offset_bytes : piece.offset_bytes + piece.stop - piece.start]
-        assert np.array_equal(held, captured[piece.start : piece.stop])
-    rest = bytearray(LARGE_BYTES - within)
-    assert reader.readinto(memoryview(rest)) == len(rest)
-    assert bytes(rest) == captured[-len(rest) :].tobytes()
-    save.window.release()
-    check_returned(area)

@@ -13,14 +13,12 @@ import pytest
 from support.bad_disk import BadDisk
 from support.runs.grown import WatchedRun, grow, run_at
 from unit.tools.test_copy import Told
-from unit.tools.test_verify import Watch
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Preemption
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.verify import audit
 
 # Saves at 3 and 6 by attempt 1, at 9 and 14 by attempt 2.
 FILES = {
@@ -157,16 +155,6 @@ def test_a_failure_without_way_around_names_none(root, names, monkeypatch, chose
     assert "continues from" not in str(caught.value)
 
 
-def test_unreadable_checkpoint_is_kept_as_evidence(root, names, monkeypatch):
-    disk = BadDisk(FILES["manifest"].format(names[-1])).install(monkeypatch)
-    later = grow(root, 20, 24, 28)
-    assert disk.fired
-    listed = [info.name for info in CheckpointManager(root, preemption=Preemption(then="off")).checkpoints()]
-    assert names[-1] in listed
-    assert listed[-1] == later[-1]
-    assert (root / FILES["weights"].format(names[-1])).exists()
-
-
 @pytest.mark.parametrize("file", ["weights", "rank", "commit"])
 def test_an_unreadable_checkpoint_comes_from_the_mirror(tmp_path, monkeypatch, file):
     here, there = tmp_path / "here", tmp_path / "there"
@@ -181,17 +169,6 @@ def test_an_unreadable_checkpoint_comes_from_the_mirror(tmp_path, monkeypatch, f
         assert manager.restore(restarted).checkpoint == name
     assert disk.fired
     assert restarted.digest() == run.digest()
-
-
-def test_verify_names_an_unreadable_file_and_goes_on(root, names, monkeypatch):
-    for file in FILES.values():
-        key = file.format(names[1])
-        with monkeypatch.context() as patch:
-            BadDisk(key).install(patch)
-            proofs = audit(LocalStorage(root), Watch()).checkpoints
-        problems = {proof.name: [problem.message for problem in proof.problems] for proof in proofs}
-        assert [name for name, told in problems.items() if told] == [names[1]]
-        assert any(f"{key} cannot be read" in message for message in problems[names[1]])
 
 
 def test_unreadable_target_is_not_taken_for_corrupt_source(root, names, tmp_path, monkeypatch):

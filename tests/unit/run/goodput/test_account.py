@@ -14,7 +14,6 @@ from support.options import grouped
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.run.event_log import append_events
 from ckptkit.run.goodput import CLASSES, Account, CommittedState, Life, Moment, account_of
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
@@ -191,25 +190,6 @@ def test_a_failed_start_after_the_end_takes_nothing_back():
     end = watched(1, cause="finished")
     failed = failed_start(number=1, supervisor="cd" * 16)
     assert account_of([lived(1, 0, end, failed)]).totals["trained"] == 260
-
-
-def test_a_watched_life_replaces_what_its_events_tell(tmp_path):
-    """Killed after its last event: what lay between it and the next life is known then."""
-    world = World()
-    grow(tmp_path, world)
-    storage = LocalStorage(tmp_path)
-    before = account_at(tmp_path)
-    first = before.lives[0]
-    training = first.seconds["trained"] + 3 * K * STEP
-    phases = {"starting": 30.0, "training": training}
-    steps = {"last_step": 23 * K, "committed_step": 20 * K, "committed_seconds": first.seconds["trained"]}
-    times = {"boot": "one boot", "uptime_seconds": 1030.0 + training, "seconds": 30.0 + training}
-    append_events(storage, 1, [watched(1, phases=phases, **steps, **times)])
-    account = account_at(tmp_path)
-    assert account.lives[0].how == "killed"
-    assert account.totals["repeated"] == pytest.approx(3 * K * STEP, abs=0.1)
-    assert account.totals["down"] == pytest.approx(300.0, abs=STEP)
-    assert account.seconds == pytest.approx(before.seconds)
 
 
 def life(number, born, began, seen, from_batches, to_batches, how, *taken, starting=10.0):  # noqa: PLR0917

@@ -272,13 +272,3 @@ def test_expired_keys_are_requested_anew(proxy, bucket):
     written(storage, bucket)
     assert fault.fired == 2
     assert len(given) == 3
-
-
-def test_parts_are_sent_from_a_few_buffers(storage, monkeypatch):
-    """Four buffers however large the file: each part's memory is one that an earlier part had."""
-    seen = []
-    put_part = storage._bucket.put_part
-    monkeypatch.setattr(storage._bucket, "put_part", lambda *given: seen.append(given[3].obj) or put_part(*given))
-    storage.write("a/1", io.BytesIO(bytes(9 * PART)), 9 * PART)
-    assert (len(seen), len({id(buffer) for buffer in seen})) == (9, 4)
-    assert {len(buffer) for buffer in seen} == {PART}
