@@ -228,18 +228,6 @@ def test_size_distinguishes_void_marker_from_commit(token, digest, size_bytes):
     assert len(encode(Void(void_by=token))) == VOID_BYTES < len(encode(commit)) == commit_bytes(size_bytes)
 
 
-def test_lineage_is_read_lazily():
-    storage = Counted(long_run(2, 1, 1))
-    lineage = Lineage(Index(storage), 3)
-    storage.reset()
-    steps = iter(lineage)
-    assert next(steps).attempt == 3
-    assert storage.keys("read") == ["attempts/000003.json"]
-    assert [segment.attempt for segment in lineage] == [3, 2, 1]
-    assert [segment.attempt for segment in steps] == [2, 1]
-    assert len(storage.keys("read")) == 3
-
-
 def test_unreadable_document_is_read_again():
     """An error is no answer: it must not end a lineage for good."""
     storage = Counted(long_run(1, 1))

@@ -8,7 +8,7 @@ import pytest
 from support.live import Live, Writer, cuts, opened
 from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_returned, end_in_time, go_on
 
-from ckptkit.core.worker import NoThreadError, Worker
+from ckptkit.core.worker import NoThreadError
 from ckptkit.snapshot import StagingArea, staging
 from ckptkit.snapshot.window import WindowPace
 
@@ -205,24 +205,20 @@ def test_pace_of_the_windows_before_decides():
     slow(area, clock)
     fast(area, clock)  # though everything is copied before the writer comes: it reads a little in place
     assert lacking_next(area) == 0
+    slow(area, clock)
+    _, window, _, writer = begun(area)
+    clock.now += 1.0
+    writer.check()
+    window.release()  # the save is complete in time
+    clock.now += 9.0
+    window.close()
+    assert lacking_next(area) == 0
 
 
 def test_pace_of_reading_and_training_decides():
     pace = WindowPace(bytes_per_second=100.0, micro_step_seconds=2.0)
     for micro_steps, expected in [(5, 1000 - int(0.8 * 1000)), (1, 1000 - int(0.8 * 200)), (100, 0)]:
         assert pace.lacking_bytes(1000, micro_steps) == expected
-
-
-def test_writer_that_was_done_in_time_needs_nothing_ahead():
-    clock = Clock()
-    area = StagingArea(PLENTY, clock)
-    _, window, _, writer = begun(area)
-    clock.now += 1.0
-    writer.check()
-    window.release()  # the save is complete
-    clock.now += 9.0
-    window.close()
-    assert lacking_next(area) == 0
 
 
 def test_memory_of_a_slow_hour_goes_back():
@@ -278,18 +274,6 @@ def test_memory_beyond_a_quarter_is_taken_where_it_is_free(given, free, ranks, m
         assert stepped.waits == 0
         writer.check()
         window.release()
-
-
-def test_without_a_thread_the_fence_copies(monkeypatch):
-    def refuse(self):
-        raise NoThreadError("no more threads")
-
-    live, window, _, writer = begun()
-    monkeypatch.setattr(Worker, "start", refuse)
-    window.ahead.lacking_bytes = PLENTY
-    window.ahead.start()
-    go_on(live, window)
-    writer.check()
 
 
 def test_fence_that_waited_for_a_buffer_gets_it(monkeypatch):
@@ -355,15 +339,20 @@ def test_jobs_that_share_a_machine_leave_half_of_its_free_memory():
     assert 0 < taken_bytes <= (all_bytes - made_bytes) // 2 + 2 * jobs * ONE_BUFFER
 
 
-def test_memory_that_is_refused_ends_the_copy(monkeypatch):
-    for error in (MemoryError("none"), OSError(12, "none")):
+def test_without_memory_or_a_thread_the_fence_copies(monkeypatch):
+    for what, error in [
+        ("ckptkit.snapshot.buffers.Buffer", MemoryError("none")),
+        ("ckptkit.snapshot.buffers.Buffer", OSError(12, "none")),
+        ("ckptkit.core.worker.Worker.start", NoThreadError("no more threads")),
+    ]:
         live, window, _, writer = begun()
 
-        def refuse(error=error):
+        def refuse(*_, error=error):
             raise error
 
+        window.ahead.lacking_bytes = PLENTY
         with monkeypatch.context() as refused:
-            refused.setattr("ckptkit.snapshot.buffers.Buffer", refuse)
-            copy_ahead(window)
+            refused.setattr(what, refuse)
+            window.ahead.start() if isinstance(error, NoThreadError) else window.ahead.copy()
         go_on(live, window)
         writer.check()

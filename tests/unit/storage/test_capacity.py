@@ -107,15 +107,6 @@ def test_unreadable_files_limit_nothing(kernel: FakeKernel, in_memory: Path) -> 
     assert free_beside(FaultyStorage(LocalStorage(in_memory)), "checkpoints") is None
 
 
-def test_memory_of_machine_limits_too(kernel: FakeKernel, in_memory: Path) -> None:
-    kernel.own(V2)
-    kernel.group(2, "pods/job", 8 * GIB, GIB)
-    kernel.machine(16 * GIB, GIB)
-    limit = tightest(in_memory)
-    assert "this machine" in limit.name
-    assert limit.free_bytes == GIB - RESERVE
-
-
 def test_used_up_group_has_less_than_nothing_free(kernel: FakeKernel, in_memory: Path) -> None:
     kernel.own(V2)
     kernel.group(2, "pods/job", GIB, GIB + MIB)

@@ -70,23 +70,3 @@ def test_a_lease_that_vanishes_was_not_held(storage):
     waits = []
     create(storage, wait=lambda _: waits.append(storage.files.pop(LEASE) if not waits else None))
     assert len(waits) == 2
-
-
-def test_one_writer_wins_within_settle_time(storage):
-    """Each takes the lease while the one before it waits; the last one holds it, and creates the file first."""
-    outcomes = []
-
-    def write(number):
-        def wait(_):
-            if number < 7 and not outcomes:
-                write(number + 1)
-
-        try:
-            create(storage, b"%d" % number, wait)
-            outcomes.append((number, "won"))
-        except FileExistsError:
-            outcomes.append((number, "lost"))
-
-    write(0)
-    assert outcomes == [(7, "won"), *((number, "lost") for number in range(6, -1, -1))]
-    assert storage.files["a/1"] == b"7"

@@ -145,15 +145,6 @@ def test_a_deletion_is_durable_when_delete_returns(local, disk, tmp_path):
     assert sorted(path.name for path in (tmp_path / "root").rglob("*")) == ["2", "a", "b", "stays"]
 
 
-def test_nothing_lies_at_the_key_before_the_link(local, monkeypatch):
-    real, seen = os.link, []
-    look = lambda old, new: seen.append((os.path.exists(new), Path(old).read_bytes())) or real(old, new)  # noqa: E731
-    monkeypatch.setattr(os, "link", look)
-    local.create("a/COMMIT", b"whole")
-    assert seen == [(False, b"whole")]
-    assert os.listdir(Path(local.url, "a")) == ["COMMIT"]
-
-
 # Writes that fail
 
 

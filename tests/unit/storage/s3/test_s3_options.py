@@ -4,7 +4,6 @@ import dataclasses
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from botocore.loaders import JSONFileLoader
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import open_storage
@@ -288,13 +287,3 @@ def test_unanswering_endpoint_is_given_up_sooner():
     assert (given.first, given.retrying) == (timedelta(hours=2), timedelta(hours=2))
     given = S3Options.of({"retry_for": timedelta(hours=2), "answer_within": timedelta(seconds=3)}, "s3").patience
     assert (given.first, given.retrying) == (timedelta(seconds=3), timedelta(hours=2))
-
-
-def test_later_clients_parse_no_models_again(monkeypatch):
-    """They take 12 MB and 0.1 s otherwise, and a start opens several."""
-    open_storage("s3://bucket/a", GIVEN)
-    parsed = []
-    load = JSONFileLoader.load_file
-    monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: parsed.append(path) or load(self, path))
-    open_storage("s3://bucket/b", GIVEN)
-    assert parsed == []
