@@ -74,3 +74,4 @@ def test_lineage_walk_ends_for_any_documents(parents, newest):
     for name in (named(attempt, 2, micro_step) for attempt in range(1, 9) for micro_step in (0, 1)):
         limit = limits.get(name.attempt)
         assert (name in lineage) == (name.attempt in limits and (limit is None or name <= limit))
+    assert all(limit in lineage for limit in limits.values() if limit is not None)
