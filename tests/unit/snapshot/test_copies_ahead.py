@@ -71,51 +71,43 @@ def test_copies_ahead_at_any_place_tear_nothing(buffer_bytes, ahead_bytes):
     assert copied > 0
 
 
-@pytest.mark.parametrize(("where", "read_before"), [("halfway", 0), ("halfway", 300), ("after", 90)])
-def test_fence_during_copy_ahead_discards_it(monkeypatch, where, read_before):
-    area = StagingArea(PLENTY)
-
-    def run(copies):
-        live, window, _, writer = begun(area)
-        writer.read(read_before)
-        copies.act, copies.counts = lambda: go_on(live, window), lambda: getattr(window.ahead, "is_copying", False)
-        copy_ahead(window)
-        check_ended(window, writer, area)  # what was copied after the update is not among it
-
-    at_each_copy(monkeypatch, where, run, more_than=3)
+DURING = {  # what happens during which copy: by others, at copies of whom
+    "fence during copy ahead": lambda live, window, writer, size: (lambda: go_on(live, window), "ahead"),
+    "writer during copy ahead": lambda live, window, writer, size: (lambda: writer.read(size), "ahead"),
+    "copy ahead during writer": lambda live, window, writer, size: (lambda: copy_ahead(window, 200), "writer"),
+    "copy ahead during fence": lambda live, window, writer, size: (lambda: copy_ahead(window, 200), "fence"),
+}
 
 
+@pytest.mark.parametrize("where", ["halfway", "after"])
 @pytest.mark.parametrize(
-    ("where", "meanwhile", "buffer_bytes"),
-    [("halfway", 1, PLENTY), ("halfway", 200, ONE_BUFFER), ("after", 64, PLENTY), ("after", PLENTY, ONE_BUFFER)],
+    ("what", "first", "size", "buffer_bytes"),
+    [
+        *(("fence during copy ahead", first, 0, PLENTY) for first in (0, 90, 300)),
+        *(("writer during copy ahead", 0, size, PLENTY) for size in (1, 64)),
+        *(("writer during copy ahead", 0, size, ONE_BUFFER) for size in (200, PLENTY)),
+        *((f"copy ahead during {who}", 250, 0, PLENTY) for who in ("writer", "fence")),
+    ],
 )
-def test_writer_during_copy_ahead_gets_bytes_once(monkeypatch, where, meanwhile, buffer_bytes):
+def test_copies_at_once_tear_nothing(monkeypatch, where, what, first, size, buffer_bytes):  # noqa: PLR0917
     area = StagingArea(buffer_bytes)
 
     def run(copies):
         live, window, _, writer = begun(area)
-        copies.act, copies.counts = lambda: writer.read(meanwhile), lambda: getattr(window.ahead, "is_copying", False)
-        copy_ahead(window)
+        act, of = DURING[what](live, window, writer, size)
+        who = lambda: "ahead" if getattr(window.ahead, "is_copying", False) else "writer" if writer.reading else "fence"  # noqa: E731
+        copies.counts = lambda: who() == of
+        if of == "writer":
+            copies.act = act
+        writer.read(first)
+        copies.act = act
+        if of == "ahead":
+            copy_ahead(window)
         go_on(live, window)
         check_ended(window, writer, area)
         assert window.cost.in_place_bytes + window.cost.fenced_bytes == CYCLE_BYTES
 
     at_each_copy(monkeypatch, where, run, more_than=1)
-
-
-@pytest.mark.parametrize("where", ["halfway", "after"])
-@pytest.mark.parametrize("of", ["writer", "fence"])
-def test_copy_ahead_during_other_copies_tears_nothing(monkeypatch, where, of):
-    area = StagingArea(PLENTY)
-
-    def run(copies):
-        live, window, _, writer = begun(area)
-        copies.act, copies.counts = lambda: copy_ahead(window, 200), lambda: writer.reading == (of == "writer")
-        writer.read(250)
-        go_on(live, window)
-        check_ended(window, writer, area)
-
-    at_each_copy(monkeypatch, where, run, more_than=4)
 
 
 @pytest.mark.parametrize("where", ["halfway", "after"])

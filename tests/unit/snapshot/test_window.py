@@ -62,65 +62,52 @@ def all_cuts(leaves, most=100, **handling) -> list[int]:
     return places[:: 1 + len(places) // most]
 
 
-# The fence at every place
+PLACES = {  # leaves, how many places, the memory, and how the leaves are treated
+    "one buffer": (EVERYTHING, 200, ONE_BUFFER, {}),
+    "three buffers": (EVERYTHING, 100, 3 * ONE_BUFFER, {}),
+    "dtypes": (EVERY_DTYPE, 40, PLENTY, {}),
+    "slices": (EVERYTHING, 60, PLENTY, {"by_slices": True}),
+    "slices of dtypes": (EVERY_DTYPE, 20, PLENTY, {"by_slices": True}),
+    "slices of copies": (EVERYTHING, 60, PLENTY, {}),  # as on an accelerator, where looking copies
+    "settled": (EVERYTHING, 30, PLENTY, {"settled": FROZEN_NAMES}),
+    "settled slices": (EVERYTHING, 30, PLENTY, {"settled": FROZEN_NAMES, "by_slices": True}),
+    "settled, all copied": (EVERYTHING, 10, PLENTY, {"settled": FROZEN_NAMES, "copy_all": True}),
+    "demoted": (EVERYTHING, 30, PLENTY, {"settled": FROZEN_NAMES, "demoted": frozenset({"f.large"})}),
+}
 
 
-@pytest.mark.parametrize(
-    ("leaves", "buffer_bytes"), [(EVERYTHING, ONE_BUFFER), (EVERYTHING, 3 * ONE_BUFFER), (EVERY_DTYPE, PLENTY)]
-)
-def test_a_fence_at_any_place_tears_nothing(leaves, buffer_bytes):
-    area = StagingArea(buffer_bytes)
-    copied_bytes = None
-    for cut in all_cuts(leaves, 200 if leaves is EVERYTHING else 40):
-        live = Live(*leaves)
-        window, stepped = opened(live, area=area)
-        copied_bytes = copied_bytes or area._pool.made_bytes
-        writer = Writer(window, live)
-        writer.read(cut)
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_fence_at_any_place_tears_nothing(kind):
+    leaves, most, buffer_bytes, handling = PLACES[kind]
+    by_slices, copying, held = "slices" in kind, "copies" in kind, ["frozen"] if "settled" in handling else []
+    area, first_bytes = StagingArea(buffer_bytes), 0
+    for number, cut in enumerate(all_cuts(leaves, most)):
+        live = Live(*leaves, copying=copying)
+        window, stepped = opened(live, area=area, **handling)
+        assert window.by_slices == by_slices
+        first_bytes = first_bytes or area._pool.made_bytes
+        writer = Writer(window, live, settled=kind.startswith("settled"))
+        read = writer.read_what_is_there if by_slices else writer.read
         stepped.while_waiting = lambda writer=writer: writer.read(5)
-        go_on(live, window)
+        read(cut)
+        for left in (2, 1) if by_slices else ():
+            live.scribble("micro")
+            window.advance(left)
+            read((1, 100, 10**6)[number % 3])
+        if kind == "demoted":
+            bits = live.memory["f.large"].view(np.uint8)
+            bits ^= np.uint8(0x55)
+        go_on(live, window, held=held)
         assert not window.is_open
         writer.check()
         window.release()
-        assert area._pool.made_bytes <= copied_bytes + buffer_bytes
-    assert (stepped.waits > 0) == (buffer_bytes != PLENTY)
-
-
-@pytest.mark.parametrize(
-    ("leaves", "copying", "per_step"),
-    [(EVERYTHING, False, 1), (EVERYTHING, True, 100), (EVERY_DTYPE, False, 10**6)],
-    ids=["memory", "copies", "dtypes"],
-)
-def test_slices_at_any_place_tear_nothing(leaves, copying, per_step):
-    for cut in all_cuts(leaves, 60 if leaves is EVERYTHING else 20, by_slices=True):
-        live = Live(*leaves, copying=copying)
-        window, _ = opened(live, buffer_bytes=PLENTY, by_slices=not copying)
-        assert window.by_slices
-        writer = Writer(window, live)
-        writer.read_what_is_there(cut)
-        for left in (2, 1):
-            live.scribble("micro")
-            window.advance(left)
-            writer.read_what_is_there(per_step)
-        go_on(live, window)
-        writer.check()
-        window.release()
+        check_returned(area)
+        assert area._pool.made_bytes <= first_bytes + buffer_bytes
         if copying:
             assert live.copies_asked == sum(spec.lifetime != "micro" and spec.size_bytes > 0 for spec in live.specs)
-
-
-@pytest.mark.parametrize(("copy_all", "by_slices"), [(False, False), (False, True), (True, False), (True, True)])
-def test_settled_frozen_leaves_are_read_in_place(copy_all, by_slices):
-    for cut in all_cuts(EVERYTHING, 30):
-        live = Live(*EVERYTHING)
-        window, _ = opened(live, buffer_bytes=PLENTY, settled=FROZEN_NAMES, copy_all=copy_all, by_slices=by_slices)
-        writer = Writer(window, live, settled=True)
-        writer.read_what_is_there(cut) if by_slices else writer.read(cut)
-        go_on(live, window, held=["frozen"])
-        writer.check()
-        most_bytes = bytes_in(live, "micro", "cycle", *(["frozen"] if by_slices else []))
-        assert window.cost.copied_bytes + window.cost.fenced_bytes <= most_bytes
-        window.release()
+        if kind == "settled":  # what has been written is read in place
+            assert window.cost.copied_bytes + window.cost.fenced_bytes <= bytes_in(live, "micro", "cycle")
+    assert (stepped.waits > 0) == (buffer_bytes != PLENTY)
 
 
 def test_writer_asks_for_no_copy_itself():
@@ -166,8 +153,8 @@ def test_demoted_leaf_leaves_the_frozen_shard():
 # In the middle of a copy
 
 
-@pytest.mark.parametrize(("where", "piece_bytes"), [("halfway", 17), ("after", 64)])
-def test_fence_during_writer_copy_discards_it(monkeypatch, where, piece_bytes):
+@pytest.mark.parametrize("where", ["halfway", "after"])
+def test_fence_during_writer_copy_discards_it(monkeypatch, where):
     thrown_away = []
 
     def run(copies):
@@ -176,7 +163,7 @@ def test_fence_during_writer_copy_discards_it(monkeypatch, where, piece_bytes):
         writer = Writer(window, live)
         copies.act = lambda: go_on(live, window)
         while not writer.done and not copies.acted:
-            writer.read(piece_bytes)
+            writer.read(17 if where == "halfway" else 64)
         thrown_away.append(window.cost.fenced_bytes > 0)
         writer.check()
         window.release()
@@ -185,12 +172,14 @@ def test_fence_during_writer_copy_discards_it(monkeypatch, where, piece_bytes):
     assert sum(thrown_away) > 5
 
 
-@pytest.mark.parametrize("first", [0, 300])
 @pytest.mark.parametrize(
-    ("where", "meanwhile", "buffer_bytes"),
-    [("halfway", 1, ONE_BUFFER), ("halfway", 200, PLENTY), ("after", 64, ONE_BUFFER), ("after", 10**6, PLENTY)],
+    ("where", "first", "meanwhile", "buffer_bytes"),
+    [
+        *(("halfway", 0, 1, ONE_BUFFER), ("halfway", 300, 200, PLENTY)),
+        *(("after", 300, 64, ONE_BUFFER), ("after", 0, 10**6, PLENTY), ("halfway", 0, 30, PLENTY)),
+    ],
 )
-def test_writer_during_fence_copy_gets_bytes_once(monkeypatch, where, meanwhile, buffer_bytes, first):
+def test_writer_during_fence_copy_gets_bytes_once(monkeypatch, where, first, meanwhile, buffer_bytes):
     def run(copies):
         live = Live(*EVERYTHING)
         window, stepped = opened(live, buffer_bytes=buffer_bytes)
@@ -207,8 +196,7 @@ def test_writer_during_fence_copy_gets_bytes_once(monkeypatch, where, meanwhile,
     at_each_copy(monkeypatch, where, run, more_than=0 if first else 1)
 
 
-@pytest.mark.parametrize("where", ["halfway", "after"])
-@pytest.mark.parametrize("by_slices", [False, True])
+@pytest.mark.parametrize(("where", "by_slices"), [("halfway", False), ("after", True)])
 def test_writer_death_during_fence_copy_ends_fence(monkeypatch, by_slices, where):
     area = StagingArea(PLENTY)
 

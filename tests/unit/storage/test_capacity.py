@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.room import small_tmpfs
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage, capacity
-from ckptkit.storage.capacity import Limit, Room, free_beside, in_pages, is_in_memory, room_of
+from ckptkit.storage.capacity import Limit, Room, free_beside, is_in_memory, room_of
 from ckptkit.testing.faults import FaultyStorage
 
 GIB = 1 << 30
@@ -162,21 +161,3 @@ def test_free_memory_is_the_tightest_limit(kernel: FakeKernel) -> None:
     assert free_beside(storage, "checkpoints") == GIB - RESERVE
     kernel.group(2, "pods/job", 4 * GIB, 4 * GIB)
     assert free_beside(storage, "checkpoints") == 0
-
-
-def test_this_kernel_sees_bytes_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: Path) -> None:
-    """On a file system of its own where this user may mount one; elsewhere others write, too."""
-    monkeypatch.setattr(capacity, "_of_memory", list)
-    with small_tmpfs(tmp_path / "small", "8m") as mounted:
-        file = (tmp_path / "small" if mounted else in_memory) / "file"
-        before = tightest(file.parent)
-        file.write_bytes(bytes(3 * MIB + 1))
-        during = tightest(file.parent)
-        assert os.stat(file).st_blocks * 512 == in_pages(3 * MIB + 1) == 3 * MIB + capacity.PAGE_BYTES
-        file.unlink()
-        after = tightest(file.parent)
-    assert before.number == errno.ENOSPC
-    assert f"df -h {file.parent}" in before.name
-    assert not mounted or before.total_bytes == 8 * MIB
-    assert not mounted or before.free_bytes - during.free_bytes == 3 * MIB + capacity.PAGE_BYTES
-    assert not mounted or before == after
