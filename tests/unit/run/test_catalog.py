@@ -105,7 +105,7 @@ def test_voids_are_no_rows(storage, name):
     counted = Counted(storage)
     shown = [info.name for info in list_rows(counted, None).shown]
     assert shown[-1] == str(name)
-    newest = [CheckpointName.parse(one).commit_key for one in shown[-2:]]
+    newest = [CheckpointName.parse(text).commit_key for text in shown[-2:]]
     assert {key for key in counted.keys("read") if key.endswith("COMMIT")} == {full.commit_key, *newest}
 
 

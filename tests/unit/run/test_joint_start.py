@@ -61,7 +61,7 @@ def start(storage, states, open_it):
 def test_gravest_error_of_any_rank_ends_all():
     """Its own traceback shows a rank what went wrong; the others have the words."""
     storage = checkpoint(3)
-    for errors, kind, told in [
+    for errors, kind, said in [
         ([None, CORRUPT, MISMATCH], MISMATCH, 2),
         ([CORRUPT, None, MISMATCH], MISMATCH, 2),
         ([CORRUPT, GONE, None], GONE, 1),
@@ -73,13 +73,13 @@ def test_gravest_error_of_any_rank_ends_all():
         states = [State(error and error(f"said by {rank}")) for rank, error in enumerate(errors)]
         for rank, end in enumerate(start(storage, states, take(storage))):
             causes = [end.error, end.error.__cause__]
-            if rank == told:
-                assert states[told].error in causes
+            if rank == said:
+                assert states[said].error in causes
                 continue
-            assert states[told].error not in causes
+            assert states[said].error not in causes
             assert type(end.error) is kind
-            assert f"rank {told}: " in str(end.error)
-            assert f"said by {told}" in str(end.error)
+            assert f"rank {said}: " in str(end.error)
+            assert f"said by {said}" in str(end.error)
 
 
 def test_rank_that_sees_another_root_raises_that_itself():
@@ -91,28 +91,28 @@ def test_rank_that_sees_another_root_raises_that_itself():
             return lead(world, [storage], State(), take(storage))
         return follow(world, [elsewhere if world.rank == 1 else storage], State())
 
-    told = [str(one.error) for one in run_ranks(3, act, timeout=timedelta(seconds=30))]
-    assert told[1].startswith("rank 0 opened attempt 1")
-    assert told[0] == told[2] == f"rank 1: {told[1]}"
+    said = [str(ended.error) for ended in run_ranks(3, act, timeout=timedelta(seconds=30))]
+    assert said[1].startswith("rank 0 opened attempt 1")
+    assert said[0] == said[2] == f"rank 1: {said[1]}"
 
 
 def test_start_of_ranks_at_other_places_is_refused():
     storage = checkpoint(3)
     elsewhere = PROGRESS.model_copy(update={"epoch": 1})
-    for one in start(storage, [State(), State(), State(progress=elsewhere)], take(storage)):
-        assert isinstance(one.error, ResumeError)
-        assert "the ranks do not agree on the position of the run" in str(one.error)
-        assert f"Rank 2: {elsewhere}" in str(one.error)
+    for ended in start(storage, [State(), State(), State(progress=elsewhere)], take(storage)):
+        assert isinstance(ended.error, ResumeError)
+        assert "the ranks do not agree on the position of the run" in str(ended.error)
+        assert f"Rank 2: {elsewhere}" in str(ended.error)
 
 
 @pytest.mark.parametrize(("before", "now", "homes"), [(2, 5, [0, 1, 0, 1, 0]), (3, 2, [0, 1])])
 def test_each_rank_takes_the_part_of_its_home(before, now, homes):
     storage = checkpoint(before)
     states = [State() for _ in range(now)]
-    found = results_of(start(storage, states, take(storage)))
-    assert [one.contents.state["user"]["rank"] for one in found] == homes
+    results = results_of(start(storage, states, take(storage)))
+    assert [ended.contents.state["user"]["rank"] for ended in results] == homes
     assert [int(state.given[0].tensors["own"][0]) for state in states] == homes
-    assert [one.document for one in found] == [ATTEMPT] * now
+    assert [ended.document for ended in results] == [ATTEMPT] * now
 
 
 def test_fresh_start_after_failed_take_has_no_contents():
@@ -125,5 +125,5 @@ def test_fresh_start_after_failed_take_has_no_contents():
         return Opened(ATTEMPT, None)
 
     states = [State(CorruptCheckpointError("bad here")), State()]
-    assert [one.contents for one in results_of(start(storage, states, open_it))] == [None, None]
+    assert [ended.contents for ended in results_of(start(storage, states, open_it))] == [None, None]
     assert len(states[1].given) == 2

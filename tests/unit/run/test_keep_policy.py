@@ -33,7 +33,7 @@ INFINITE = keepables((1, 0, {"loss": math.inf}), (2, 0, {"loss": 1.0}), (3, 0, {
 
 
 def test_what_is_kept():
-    some = [replace(one, is_certified=one.name in "1346") for one in PLAIN]
+    some = [replace(item, is_certified=item.name in "1346") for item in PLAIN]
     equal = keepables(*((n, 0, {"loss": 1.0}) for n in range(4)))
     for policy, checkpoints, kept in [
         (KeepLatest(1), PLAIN, "7"),

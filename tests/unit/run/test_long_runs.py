@@ -79,9 +79,9 @@ def test_ls_says_how_many_it_leaves_out(capsys, monkeypatch):
     monkeypatch.setattr(ls, "open_root", lambda root, options: run)
     monkeypatch.setattr(ls, "NEWEST", 60)
     for show_all, left_out in [(False, 6), (True, 0)]:
-        told = f"{left_out} older checkpoints are not shown; --all shows every one"
+        message = f"{left_out} older checkpoints are not shown; --all shows every one"
         assert ls.run_ls("run", now=NOW, as_json=False, show_all=show_all) == 0
-        assert (told in capsys.readouterr().out) == (not show_all)
+        assert (message in capsys.readouterr().out) == (not show_all)
         assert ls.run_ls("run", now=NOW, as_json=True, show_all=show_all) == 0
         printed = json.loads(capsys.readouterr().out)
         assert (printed["left_out"], len(printed["checkpoints"])) == (left_out, 66 - left_out)
@@ -112,7 +112,7 @@ def test_save_requests_do_not_grow_with_checkpoints(run):
         save(manager, state)
         manager.close()
         calls = [(call.operation, call.keys[0].split("/")[0]) for call in storage.calls]
-        return [one for one in calls if one != ("create", "events")]  # these go by the clock
+        return [pair for pair in calls if pair != ("create", "events")]  # these go by the clock
 
     few = Counted(long_run(3, 4, 3))
     assert calls_of_the_third_save(run) == calls_of_the_third_save(few)

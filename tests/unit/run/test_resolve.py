@@ -83,11 +83,11 @@ class Eager:
         self.committed = [name for name in index.names if index.is_committed(name)]
         self.numbers = sorted({*index.attempts, *(name.attempt for name in self.committed)}, reverse=True)
         unreadable = ("absent", "corrupt")
-        self.readable = [one for one in self.numbers if made.attempts.get(one, "absent") not in unreadable]
+        self.readable = [item for item in self.numbers if made.attempts.get(item, "absent") not in unreadable]
         if not index.names:
             self.numbers = [number for number in self.numbers if number >= max(self.readable, default=0)]
         kinds = made.folders
-        self.foreign = {one for one in self.committed if kinds[one] == "foreign" and one.attempt in self.readable}
+        self.foreign = {item for item in self.committed if kinds[item] == "foreign" and item.attempt in self.readable}
         self.with_commits = {name.attempt for name in self.committed if name not in self.foreign}
 
     def head(self):
@@ -164,7 +164,7 @@ def went_on(made, head, checkpoint, readable):
     at = CheckpointName.parse(checkpoint).attempt
     if (head[0].broken_at or 0) > at:
         return False, True
-    began = [one.attempt for one in head[0].segments if made.attempts[one.attempt] == checkpoint]
+    began = [item.attempt for item in head[0].segments if made.attempts[item.attempt] == checkpoint]
     between = [number for number in made.attempts if began and at < number <= began[0]]
     if any(made.branches.get(number) == checkpoint for number in between if number in readable):
         return True, False
@@ -178,14 +178,14 @@ def outcome(function):
         return type(error)
 
 
-def told(choice):
+def described(choice):
     names = [str(name) for name in choice.candidates]
     assert [str(name) for name in choice.candidates] == names
     return (
         names,
         str(choice.first) if choice.first else None,
         choice.branch,
-        {one.checkpoint: one.reason for one in choice.passed_over},
+        {item.checkpoint: item.reason for item in choice.passed_over},
     )
 
 
@@ -201,9 +201,9 @@ OVERTAKEN = Made(
 def test_what_is_chosen_is_what_the_protocol_says(made, checkpoint, rewind):
     storage = made.storage()
     expected = outcome(lambda: eagerly(made, checkpoint, rewind))
-    for look in (Index, Survey):
-        found = outcome(lambda look=look: told(choose(look(storage), checkpoint, rewind=rewind)))
-        assert found == expected
+    for view in (Index, Survey):
+        chosen = outcome(lambda view=view: described(choose(view(storage), checkpoint, rewind=rewind)))
+        assert chosen == expected
 
 
 @settings(max_examples=300)
@@ -252,12 +252,12 @@ def test_checkpoint_that_goes_meanwhile_is_no_damage(what):
             storage._inner.files = {key: data for key, data in files.items() if newest not in key}
 
         fault = storage.inject(Fault(remove, operations={"read"}, key=f"*/{newest}/{what}"))
-        told = read(storage)
+        described = read(storage)
         assert fault.fired == 1
         if read is list_checkpoints:
-            assert {info.name: info.problem for info in told} == dict.fromkeys(names_of(storage._inner))
+            assert {info.name: info.problem for info in described} == dict.fromkeys(names_of(storage._inner))
         else:
-            assert told.name == before
+            assert described.name == before
 
 
 def test_latest_reports_problem_of_commit_or_manifest():

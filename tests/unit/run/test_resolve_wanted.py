@@ -25,7 +25,7 @@ class Pruned(DictStorage):
         if key.endswith("manifest.json") and self.times:
             self.times -= 1
             folder = key.rpartition("/")[0]
-            self.files = {one: data for one, data in self.files.items() if not one.startswith(folder)}
+            self.files = {path: data for path, data in self.files.items() if not path.startswith(folder)}
         return super().read(key, max_bytes)
 
 

@@ -32,9 +32,9 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def room(root: Path, monkeypatch: pytest.MonkeyPatch) -> CountedRoom:
-    found = CountedRoom(root, PLENTY)
-    install(monkeypatch, lambda: found)
-    return found
+    counted = CountedRoom(root, PLENTY)
+    install(monkeypatch, lambda: counted)
+    return counted
 
 
 class Mirrored:
@@ -235,9 +235,9 @@ def test_rank_without_room_fails_the_save_of_all(
     assert "a000001-c0000000000-m0002" not in there
     for name in there:
         check_whole(tmp_path, name, 2)
-    assert tuple(one.digest for one in lives) == digests_at(2, 13)
+    assert tuple(item.digest for item in lives) == digests_at(2, 13)
     failed = tmp_path / "checkpoints" / "a000001-c0000000000-m0002"
-    assert [one.name for one in failed.iterdir()] == ["COMMIT"]
+    assert [item.name for item in failed.iterdir()] == ["COMMIT"]
     assert folders({f"checkpoints/{failed.name}/COMMIT": (failed / "COMMIT").read_bytes()}).void
 
 

@@ -35,7 +35,7 @@ def leaf(name, shape, dtype="F32", lifetime="cycle", placement="replicated"):
 
 
 def share_of(leaves, rank, ranks):
-    return taken(leaves, partition([one.spec for one in leaves], rank, ranks))
+    return taken(leaves, partition([item.spec for item in leaves], rank, ranks))
 
 
 def shares_of(leaves, ranks):
@@ -46,7 +46,7 @@ def whole_of(pieces):
     """The bits of a leaf put together from its pieces, each element from exactly one."""
     spec = pieces[0].spec
     shape = spec.shape if spec.part is None else spec.part.global_shape
-    found = np.zeros(math.prod(shape), DTYPES[spec.dtype])
+    built = np.zeros(math.prod(shape), DTYPES[spec.dtype])
     times = np.zeros(math.prod(shape), np.int64)
     for piece in pieces:
         part = piece.spec.part
@@ -54,21 +54,21 @@ def whole_of(pieces):
         assert part is None or is_one_run(part.global_shape, piece.shape)
         assert piece.array.shape == piece.shape
         assert piece.array.dtype.itemsize * piece.array.size == piece.size_bytes
-        found[start : start + piece.array.size] = piece.array.reshape(-1)
+        built[start : start + piece.array.size] = piece.array.reshape(-1)
         times[start : start + piece.array.size] += 1
     assert (times == 1).all()
-    return found.reshape(shape)
+    return built.reshape(shape)
 
 
 @given(LEAVES, RANKS)
 def test_all_ranks_together_hold_every_byte_once(specification, ranks):
-    leaves = [leaf(f"t{n}", *one) for n, one in enumerate(specification)]
+    leaves = [leaf(f"t{n}", *item) for n, item in enumerate(specification)]
     shares = shares_of(leaves, ranks)
-    for one in leaves:
-        pieces = [piece for share in shares for piece in share if piece.name == one.name]
+    for item in leaves:
+        pieces = [piece for share in shares for piece in share if piece.name == item.name]
         assert len(pieces) == 1 or all(piece.spec.part is not None for piece in pieces)
-        assert whole_of(pieces).tobytes() == one.array.tobytes()
-        assert all(len([piece for piece in share if piece.name == one.name]) <= 1 for share in shares)
+        assert whole_of(pieces).tobytes() == item.array.tobytes()
+        assert all(len([piece for piece in share if piece.name == item.name]) <= 1 for share in shares)
 
 
 def transformer(layers, width, vocabulary):
@@ -149,7 +149,7 @@ def test_source_is_called_only_by_the_reader():
 
 @given(LEAVES, st.integers(2, 9))
 def test_every_share_makes_files_of_one_placement_each(specification, ranks):
-    leaves = [leaf(f"t{n}", *one) for n, one in enumerate(specification)]
+    leaves = [leaf(f"t{n}", *item) for n, item in enumerate(specification)]
     leaves += [leaf("own", (5,), placement="per_rank"), leaf("box", (2,), placement=Box((9,), (7,)))]
     for rank, share in enumerate(shares_of(leaves, ranks)):
         shards = plan_shards([piece.spec for piece in share], 100, rank=rank, ranks=ranks)
@@ -157,11 +157,11 @@ def test_every_share_makes_files_of_one_placement_each(specification, ranks):
             blocks = Blocks(size_bytes=1 << 20, digests=["0" * 32]) if shard.has_blocks else None
             entry = shard.entry(f"x/{shard.role}", "0" * 32, blocks)
             assert shard.has_blocks == (shard.placement == "sharded")
-            assert {one.placement for one in entry.tensors} == {shard.placement}
+            assert {item.placement for item in entry.tensors} == {shard.placement}
         assert b'"__metadata__":{"rank":"%d/%d"}' % (rank, ranks) in shards[0].header
-        table = [one for shard in shards for one in shard.table]
-        assert [one.part is not None for one in table if one.name == "own"] == [False]
-        assert [one.part.offsets for one in table if one.name == "box"] == [[7]]
+        table = [item for shard in shards for item in shard.table]
+        assert [item.part is not None for item in table if item.name == "own"] == [False]
+        assert [item.part.offsets for item in table if item.name == "box"] == [[7]]
 
 
 def test_equal_bits_of_two_ranks_make_different_files():
@@ -174,20 +174,20 @@ def test_equal_bits_of_two_ranks_make_different_files():
 
 
 def read_all(window):
-    found = []
+    built = []
     for number, shard in enumerate(window.shards):
         data = bytearray(shard.size_bytes)
         assert window.open_shard(number).readinto(memoryview(data)) == len(data)
-        found.append((shard, bytes(data)))
-    return found
+        built.append((shard, bytes(data)))
+    return built
 
 
 @pytest.mark.parametrize(("lifetime", "ranks"), [("micro", 2), ("cycle", 5), ("frozen", 2), ("cycle", 1)])
 def test_a_rank_stages_its_share(ranks, lifetime):
     leaves = (leaf("a", (100, 30), lifetime=lifetime), leaf("b", (7,), lifetime=lifetime))
     capture = Capture(NumpyRun().progress(), leaves, {})
-    found = {one.name: bytearray(one.size_bytes) for one in leaves}
-    filled = dict.fromkeys(found, 0)
+    built = {item.name: bytearray(item.size_bytes) for item in leaves}
+    filled = dict.fromkeys(built, 0)
     for rank in range(ranks):
         area = StagingArea()
         for _ in range(2):  # the second with the plan of the first
@@ -197,10 +197,10 @@ def test_a_rank_stages_its_share(ranks, lifetime):
         for shard, data in files:
             for spec, offset in shard.offsets_bytes():
                 start = 0 if spec.part is None else first_element(spec.part.global_shape, spec.part.offsets) * 4
-                found[spec.name][start : start + spec.size_bytes] = data[offset : offset + spec.size_bytes]
+                built[spec.name][start : start + spec.size_bytes] = data[offset : offset + spec.size_bytes]
                 filled[spec.name] += spec.size_bytes
-    assert {name: bytes(data) for name, data in found.items()} == {one.name: one.array.tobytes() for one in leaves}
-    assert filled == {one.name: one.size_bytes for one in leaves}
+    assert {name: bytes(data) for name, data in built.items()} == {item.name: item.array.tobytes() for item in leaves}
+    assert filled == {item.name: item.size_bytes for item in leaves}
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3).flatmap(lambda whole: st.tuples(
@@ -212,4 +212,4 @@ def test_one_run_is_what_numpy_calls_contiguous(case):
     flat = numbers.reshape(-1)
     assert is_one_run(whole, numbers.shape) == all(b == a + 1 for a, b in itertools.pairwise(flat))
     if flat.size:
-        assert first_element(whole, [one.start for one in slices]) == flat[0]
+        assert first_element(whole, [item.start for item in slices]) == flat[0]

@@ -94,10 +94,10 @@ def test_copies_that_looking_makes_are_in_memory_one_at_a_time(monkeypatch):
 
     def source(size: int):
         def copied() -> np.ndarray:
-            one = np.full(size, size, np.uint8).view(Copied)
-            alive[size] = one
+            copy = np.full(size, size, np.uint8).view(Copied)
+            alive[size] = copy
             most.append(len(alive))
-            return one
+            return copy
 
         return copied
 

@@ -285,8 +285,8 @@ def test_fence_gives_up_only_a_silent_network(is_remote, waits, given_up, caplog
 
     stepped.while_waiting = wait
     go_on(live, window)
-    told = "training waits for the checkpoint of cycle 0: the buffers (0 MiB) are full and the storage is slow"
-    assert told in caplog.text
+    waits_text = "training waits for the checkpoint of cycle 0: the buffers (0 MiB) are full and the storage is slow"
+    assert waits_text in caplog.text
     if given_up:
         with pytest.raises(StorageError, match=r"abandoned so that training could continue: .* nothing for 120 s"):
             writer.check()

@@ -53,13 +53,13 @@ class FakeKernel:
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
-    found = FakeKernel(tmp_path)
-    monkeypatch.setattr(capacity, "_PROC", found.proc)
-    monkeypatch.setattr(capacity, "_GROUPS", found.groups)
+    made = FakeKernel(tmp_path)
+    monkeypatch.setattr(capacity, "_PROC", made.proc)
+    monkeypatch.setattr(capacity, "_GROUPS", made.groups)
     real = os.statvfs(SHARED)
     no_size = os.statvfs_result((*real[:2], 0, 0, 0, *real[5:]))  # as of ramfs, and of a tmpfs of ``size=0``
     monkeypatch.setattr(os, "statvfs", lambda folder: no_size)
-    return found
+    return made
 
 
 def tightest(folder: Path) -> Limit:

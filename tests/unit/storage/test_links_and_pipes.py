@@ -80,7 +80,7 @@ def test_stray_entries_leave_run_usable(root, outside, scanned, kind):
     assert restored(root)[1] == NEWEST
     remove_checkpoint(storage, CheckpointName.parse(NEWEST))
     assert NEWEST not in os.listdir(root / "checkpoints")
-    assert [one for one in scanned if one.startswith(str(outside))] == []
+    assert [item for item in scanned if item.startswith(str(outside))] == []
     assert len(tree(outside)) == 3  # a link goes with its checkpoint, and what it leads to stays
 
 
@@ -99,7 +99,7 @@ def test_other_documents_may_be_pipes(root):
     ends = [pipe_at(root / key) for key in ("run.json", "events/a000001-0001.jsonl")]
     storage = LocalStorage(root)
     assert "a pipe" in read_events(storage, Documents(storage)).problems["events/a000001-0001.jsonl"]
-    assert [one.file for one in audit(storage, Watch()).problems] == ["run.json"]
+    assert [item.file for item in audit(storage, Watch()).problems] == ["run.json"]
     assert restored(root)[1] == NEWEST
     for end in ends:
         os.close(end)

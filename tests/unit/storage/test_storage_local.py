@@ -95,6 +95,7 @@ def test_bytes_and_names_are_synced_in_order(local, disk):
     assert disk.at("pwrite", "TEMPORARY") < disk.at("fsync", "TEMPORARY") < disk.at("link", "a/b/COMMIT")
     assert disk.at("link", "a/b/COMMIT") < disk.at("fsync", "a/b")
     assert disk.events[-1] == ("fsync", "a/b")
+    assert disk.events.count(("fsync", "a")) == 1  # for the name of a new folder, once
 
 
 @pytest.mark.parametrize("verb", ["write", "create"])
@@ -256,8 +257,8 @@ def test_failing_call_is_named_whatever_the_error(local, monkeypatch, call, name
     for number in (getattr(errno, name) for name in names.split()):
         monkeypatch.setattr(os, call, failing(number))
         for verb in ("create", "write")[: 1 if call == "link" else 2]:
-            told = f"could not {verb} .*: {call}: {os.strerror(number)}.*{hint}"
-            with pytest.raises(StorageError, match=told) as raised:
+            message = f"could not {verb} .*: {call}: {os.strerror(number)}.*{hint}"
+            with pytest.raises(StorageError, match=message) as raised:
                 put(local, verb, "a/1")
             assert ("hard links" in str(raised.value)) is ("hard links" in hint)
         assert not local.list("a").files

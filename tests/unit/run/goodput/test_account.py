@@ -260,6 +260,6 @@ def test_classes_always_add_up(drawn):
         at += seconds + gap
     account = account_of(lives)
     assert account.seconds == pytest.approx(at - drawn[-1][4])
-    assert all(seconds >= 0 for told in account.lives for seconds in told.seconds.values())
+    assert all(seconds >= 0 for entry in account.lives for seconds in entry.seconds.values())
     assert set(account.totals) == set(CLASSES)
     assert 0 <= account.share <= 1

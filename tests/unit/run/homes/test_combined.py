@@ -87,9 +87,9 @@ def test_unusable_local_file_is_read_at_mirror(roots, bad):
     if bad:
         local.files |= mirror.files
         local.bad |= {key, NAME.manifest_key}
-    found = bytearray(3)
-    assert Homes(roots).read_into(key, [memoryview(found)], 1) == 3
-    assert found == b"234"
+    received = bytearray(3)
+    assert Homes(roots).read_into(key, [memoryview(received)], 1) == 3
+    assert received == b"234"
     assert Homes(roots).read(NAME.manifest_key, 9) == b"12345"
 
 

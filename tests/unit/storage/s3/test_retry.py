@@ -135,11 +135,11 @@ def test_lasting_trouble_is_logged_once_a_minute(retry, time, caplog):
         assert caplog.text == ""
         began = time()
         retry.call("do it", failing(25))
-        *told, ended = (record.getMessage() for record in caplog.records)
-        assert 2 <= len(told) <= 1 + (time() - began) / 60
-        assert all(message.startswith("the storage has failed for") for message in told)
+        *warnings, ended = (record.getMessage() for record in caplog.records)
+        assert 2 <= len(warnings) <= 1 + (time() - began) / 60
+        assert all(message.startswith("the storage has failed for") for message in warnings)
         assert ended.startswith("the storage answers again, after")
-        lasted = [float(word) for message in (told[0], ended) for word in message.split() if word.isdigit()]
+        lasted = [float(word) for message in (warnings[0], ended) for word in message.split() if word.isdigit()]
         assert 5 <= lasted[0] <= lasted[1] <= time() - began + 1
         caplog.clear()
         time.wait(pause)

@@ -264,8 +264,8 @@ def test_huge_file_has_larger_parts(storage, monkeypatch):
     for size_bytes, parts in [(5, [4, 1]), (12, [4, 4, 4]), (13, [5, 5, 3]), (22, [8, 8, 6])]:
         sent.clear()
         storage.write("a", io.BytesIO(bytes(range(size_bytes))), size_bytes)
-        found = [sent[int(tag)] for tag in sent["tags"]]
-        assert (b"".join(found), list(map(len, found))) == (bytes(range(size_bytes)), parts)
+        pieces = [sent[int(tag)] for tag in sent["tags"]]
+        assert (b"".join(pieces), list(map(len, pieces))) == (bytes(range(size_bytes)), parts)
     monkeypatch.setattr(s3, "_MOST_PARTS", 20)
     seen = []
     monkeypatch.setattr(bucket, "put_part", lambda *given: seen.append(id(given[3].obj)) or str(given[2]))

@@ -191,8 +191,8 @@ def test_keys_come_from_first_complete_pair():
     environment = {}
     for number, (key, (secret, token)) in reversed(list(enumerate(KEYS.items()))):
         environment |= {key: f"key{number}", secret: f"secret{number}", token: f"token{number}"}
-        found = keys_of(S3Options(), environment)()
-        assert found == Keys(f"key{number}", f"secret{number}", f"token{number}")
+        received = keys_of(S3Options(), environment)()
+        assert received == Keys(f"key{number}", f"secret{number}", f"token{number}")
     del environment["OBS_SECRET_ACCESS_KEY"]
     assert keys_of(S3Options(), environment)() == Keys("key1", "secret1", "token1")  # nothing of a half pair
     explicit = S3Options(key="mine", secret="also")
