@@ -58,7 +58,6 @@ PARENT = st.one_of(
 
 @given(st.dictionaries(st.integers(1, 8), PARENT), st.integers(1, 8))
 def test_lineage_walk_ends_for_any_documents(parents, newest):
-    """Whatever the documents say: attempts strictly fall, each is read once, and the end is explained."""
     attempts = Attempts(parents)
     lineage = Lineage(attempts, newest).whole()
     walked = [segment.attempt for segment in lineage.segments]

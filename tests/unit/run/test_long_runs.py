@@ -37,7 +37,6 @@ def files_of(storage):
 
 
 def test_latest_needs_four_requests_and_newest_pages(run):
-    """The pages are those of the newest attempt."""
     latest = latest_checkpoint(run)
     assert latest.name == newest(run)
     assert latest.problem is None

@@ -27,7 +27,6 @@ def first_save_interrupted(root):
 
 @pytest.mark.parametrize("kept", [r".*\.safetensors", r".*\.safetensors|run.json|attempts/000001.json"])
 def test_shards_without_documents_are_no_fresh_start(tmp_path, kept):
-    """Also where the documents of an earlier start are left."""
     for until in (6, 18):
         results_of([alone(LocalStorage(tmp_path), until)])
     root = root_at(tmp_path)

@@ -223,7 +223,6 @@ TOKENS = st.text("0123456789abcdef", min_size=32, max_size=32)
 
 @given(TOKENS, TOKENS, st.integers(0, 1 << 50))
 def test_size_distinguishes_void_marker_from_commit(token, digest, size_bytes):
-    """A void has one size, and a commit a larger one that follows from its manifest's size."""
     commit = Commit(token=token, manifest_digest=digest, manifest_size_bytes=size_bytes).sealed()
     assert len(encode(Void(void_by=token))) == VOID_BYTES < len(encode(commit)) == commit_bytes(size_bytes)
 
@@ -241,7 +240,6 @@ def test_unreadable_document_is_read_again():
 
 @pytest.mark.parametrize("what", ["COMMIT", "manifest.json", "rank-00000.json"])
 def test_checkpoint_that_goes_meanwhile_is_no_damage(what):
-    """A list leaves it out, and the latest is looked for once more."""
     reads = [list_checkpoints, *([latest_checkpoint] if what == "manifest.json" else [])]
     for read in reads:
         storage = Counted(long_run(3))

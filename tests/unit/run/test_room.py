@@ -89,7 +89,6 @@ def test_refused_save_leaves_nothing_and_earlier_restore(root: Path, room: Count
 
 
 def test_what_is_needed_is_what_a_save_takes(root: Path, room: CountedRoom) -> None:
-    """A save that has exactly what it asks for is written, and takes hardly less."""
     life = begun(root)
     room.total_bytes = 0
     assert life.save_at(2).exception() is not None
@@ -142,7 +141,6 @@ def test_the_mirrored_go_oldest_first_until_it_fits(root: Path, room: CountedRoo
 
 
 def test_the_mirrored_go_down_to_the_newest(root: Path, room: CountedRoom) -> None:
-    """With room for one and the next, the run goes on, save after save."""
     life = Mirrored(root, 2, 4)
     room.total_bytes = room.used_bytes + room.needed[-1] - size_of(root, name_at(1, 2)) + 4 * PAGE
     for batches in (6, 8, 10):
@@ -179,7 +177,6 @@ def test_removed_at_the_mirror_stays_here(root: Path, room: CountedRoom) -> None
 
 @pytest.mark.parametrize("removed", [0, 1])
 def test_fence_is_checked_before_each_removal(root: Path, room: CountedRoom, removed: int) -> None:
-    """Another start takes the run over while room is made: no more is removed."""
     begun(root, 2, 4, 6, 8)
     life = begun(root, keep=KeepLatest(2))
     room.total_bytes = room.used_bytes + room.needed[-1] - 2 * size_of(root, name_at(1, 2)) + 3 * PAGE  # two would go

@@ -190,7 +190,9 @@ def test_pace_of_the_windows_before_decides():
     slow(area, clock)
     window, _ = opened(Live(*LEAVES), area=area)  # a save that fails tells nothing
     clock.now += 50.0
+    assert window.is_open
     window.release()
+    assert not window.is_open
     window.close()
     assert window.ahead.pace is None
     assert lacking_next(area) == lacking_bytes

@@ -107,7 +107,6 @@ def test_shares_are_even(model):
 
 
 def test_frozen_leaves_are_shared_out_by_themselves():
-    """Most saves write the others only, and those shares are even then too."""
     leaves = [leaf("f", (1000,), lifetime="frozen"), leaf("c", (1000,)), leaf("m", (1000,), lifetime="micro")]
     for share in shares_of(leaves, 4):
         assert sum(piece.size_bytes for piece in share if piece.lifetime == "frozen") == 1000

@@ -141,7 +141,6 @@ def test_demoted_leaf_is_copied_like_changing_ones(by_slices):
 
 
 def test_demoted_leaf_leaves_the_frozen_shard():
-    """By the same area that planned it as frozen before."""
     live, area = Live(*EVERYTHING), StagingArea(PLENTY)
     for demoted in ([], ["f.large"], []):
         window = area.open(live.capture(), SaveCost(), Handling(demoted=frozenset(demoted)))
@@ -296,7 +295,6 @@ def test_fence_gives_up_only_a_silent_network(is_remote, waits, given_up, caplog
 
 
 def test_writer_ends_after_training_thread(monkeypatch):
-    """Unless somebody else gives it slices."""
     monkeypatch.setattr("ckptkit.snapshot.window._STANDSTILL_SECONDS", 0.05)
     live, area, made = Live(*CYCLE), StagingArea(ONE_BUFFER), []
     opening = (live.capture(), SaveCost(), Handling(by_slices=True))

@@ -49,7 +49,6 @@ def test_create_waits_for_lease_to_settle_alone(storage):
 
 
 def test_a_file_that_is_there_is_never_replaced(storage):
-    """Nor that which came while the lease settled, by whoever held it before."""
     storage.files["a/1"] = b"first"
     with pytest.raises(FileExistsError):
         create(storage)

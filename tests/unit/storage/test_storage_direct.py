@@ -248,7 +248,6 @@ def test_memory_lent_has_the_size_asked_for_and_is_kept():
 
 
 def test_refused_direct_mode_falls_back_to_buffered(tmp_path, caplog):
-    """The file system is asked only once."""
     caplog.set_level(logging.INFO, "ckptkit")
     for number in (errno.EINVAL, errno.EOPNOTSUPP):
         refusal = Fault(number, times=99)
@@ -330,7 +329,6 @@ def test_failed_close_is_a_failed_write(tmp_path, monkeypatch):
 
 @pytest.mark.timeout(60)
 def test_write_and_close_may_both_fail(tmp_path, monkeypatch):
-    """It ends, and with the first error."""
     for nth in (1, 2, 5):
         full, lost = Fault(errno.ENOSPC, nth, times=9), Fault(errno.EIO, times=9)
         with monkeypatch.context() as patch:

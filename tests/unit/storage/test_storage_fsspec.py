@@ -61,7 +61,6 @@ def reads(storage, key="a/1"):
 
 
 def test_storages_on_one_root_create_in_turn(storage, monkeypatch):
-    """Each has a lease of its own, and both may be of one process."""
     alone = []
     monkeypatch.setattr(storage._lease, "_wait", lambda _: alone.append(generic._creating.locked()))
     storage.create("a/1", b"x")
@@ -78,18 +77,16 @@ def test_forked_process_creates_while_its_parent_does():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-@pytest.mark.parametrize("given", [b"", b"123", b"1234567"], ids=["nothing", "too little", "too much"])
-def test_write_that_fails_is_out_of_the_way(storage, given):
-    """Closing a file publishes what there is of it."""
-    refused(lambda: storage.write("a/1", io.BytesIO(given), 6), "announced")
-    assert storage.walk("") == {}
+def test_write_that_fails_is_out_of_the_way(storage):
+    for given in (b"", b"123", b"1234567"):
+        refused(lambda given=given: storage.write("a/1", io.BytesIO(given), 6), "announced")
+        assert storage.walk("") == {}
     storage.write("a/1", io.BytesIO(b"123456"), 6)
     assert storage.read("a/1", 9) == b"123456"
 
 
 @pytest.mark.parametrize("failing", ["close", "rm_file"])
 def test_error_of_the_stream_arrives_unchanged(storage, monkeypatch, failing):
-    """Whatever goes wrong while the failed write is put out of the way."""
 
     def fail(*_, **__):
         raise OSError("gone, too")
@@ -119,18 +116,18 @@ def test_a_failing_file_system_is_no_answer(storage, monkeypatch):
         refused(call, "own")
 
 
-@pytest.mark.parametrize("method", ["makedirs", "open", "pipe_file"])
-def test_missing_place_to_write_is_no_answer(storage, method, monkeypatch):
+def test_missing_place_to_write_is_no_answer(storage, monkeypatch):
     """A bucket that is not there, as some file systems say it."""
 
     def fail(*_, **__):
         raise FileNotFoundError("no such bucket")
 
-    monkeypatch.setattr(storage._system, method, fail)
-    calls = [lambda: storage.write("a/1", io.BytesIO(b"x"), 1)] if method != "pipe_file" else []
-    calls += [lambda: storage.create("a/1", b"x"), storage.probe] if method != "open" else []
-    for call in calls:
-        refused(call, "no such bucket")
+    write, create = lambda: storage.write("a/1", io.BytesIO(b"x"), 1), lambda: storage.create("a/1", b"x")
+    for method, calls in [("makedirs", [write, create]), ("open", [write]), ("pipe_file", [create, storage.probe])]:
+        with monkeypatch.context() as patch:
+            patch.setattr(storage._system, method, fail)
+            for call in calls:
+                refused(call, "no such bucket")
 
 
 def test_nothing_is_taken_from_a_listing_cache(storage, monkeypatch):
@@ -154,7 +151,6 @@ def test_nothing_is_taken_from_a_listing_cache(storage, monkeypatch):
 
 
 def test_buffers_of_any_size_are_filled(storage, monkeypatch):
-    """They are read a piece at a time."""
     monkeypatch.setattr(generic, "_PIECE_BYTES", 4)
     data = bytes(range(30))
     storage.create("a", data)

@@ -87,7 +87,6 @@ def disk(tmp_path, monkeypatch):
 
 
 def test_bytes_and_names_are_synced_in_order(local, disk):
-    """A file before its name, and the name before the call returns."""
     put(local, "write", "a/b/1")
     assert disk.at("pwrite", "a/b/1") < disk.at("fsync", "a/b/1") < disk.at("fsync", "a/b")
     assert disk.events[-1] == ("fsync", "a/b")
@@ -115,7 +114,6 @@ def test_new_folder_is_synced_before_its_contents(tmp_path, monkeypatch, verb):
 
 
 def test_inherited_folder_is_synced_once_before_use(local, disk):
-    """A folder that a dead process left is synced once before anything is put into it."""
     (Path(local.url) / "a" / "b").mkdir(parents=True)
     put(local, "write", "a/b/1")
     write = disk.events.index(("fsync", "a/b/1"))
@@ -136,7 +134,6 @@ def test_names_behind_symbolic_links_are_synced(tmp_path, monkeypatch):
 
 
 def test_a_deletion_is_durable_when_delete_returns(local, disk, tmp_path):
-    """Empty folders go, except at the first level."""
     for key in ("a/stays/1", "a/stays/2", "a/gone/3", "b/one/rank-00000/1"):
         put(local, "write", key)
     disk.events.clear()
@@ -150,7 +147,6 @@ def test_a_deletion_is_durable_when_delete_returns(local, disk, tmp_path):
 
 
 def test_write_that_is_broken_off_leaves_nothing(local, monkeypatch):
-    """By its stream, which may also miscount, or by a disk that is full."""
 
     class Broken:
         def __init__(self, error):
@@ -366,7 +362,6 @@ def test_folder_that_another_process_empties_is_removed(local, monkeypatch):
 
 
 def test_files_of_killed_creates_are_cleared(local):
-    """Only files whose writer is dead, and whose key has the prefix, are cleared."""
     root, end = Path(local.url), "0123456789abcdef.tmp"
     halves = [f"attempts/.00000{number}.json.{end}" for number in (1, 2)]
     halves += ["attempts/.mine.tmp", f"checkpoints/a000001-x/.COMMIT.{end}"]

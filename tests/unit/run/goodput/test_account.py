@@ -114,7 +114,6 @@ def test_classes_add_up_with_kills_and_clock_steps(tmp_path, steps_of_clock):
 
 @pytest.mark.parametrize("reboots", [True, False])
 def test_a_preempted_life_loses_nothing(tmp_path, reboots):
-    """Another boot compares clocks of the day."""
     world = World()
     first = Process(tmp_path, world, "one boot")
     first.train(23)
@@ -249,7 +248,6 @@ def test_a_life_without_events_leaves_a_gap_that_nobody_saw():
     )
 )
 def test_classes_always_add_up(drawn):
-    """To the time from the first birth to the last moment, whatever the lives did."""
     at, lives = 0.0, []
     for number, (how, first, more, seconds, gap, part) in enumerate(drawn, 1):
         spent = {"starting": seconds / 4, "training": seconds / 2, "saving": seconds / 4}

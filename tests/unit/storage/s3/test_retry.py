@@ -64,7 +64,6 @@ def test_delays_grow_and_each_request_has_its_own_deadline(retry, time):
 
 
 def test_patience_is_short_until_first_answer(retry, time):
-    """After the first answer it is long."""
     begun = time()
     error = given_up(retry, failing(), match="could not do it: trouble")
     assert isinstance(error.__cause__, OSError)
@@ -128,7 +127,6 @@ def test_failed_request_leaves_its_memory_at_once(retry):
 
 
 def test_lasting_trouble_is_logged_once_a_minute(retry, time, caplog):
-    """Its end is logged once; each outage is told by its own length."""
     retry.call("do it", failing(0))
     for pause in (1000, 0):
         retry.call("do it", failing(2))  # over at once: nothing to tell

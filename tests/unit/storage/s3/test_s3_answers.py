@@ -219,7 +219,6 @@ def test_an_answer_without_a_tag_is_no_answer(storage):
 
 
 def test_connections_of_looks_and_reads_are_given_back(storage):
-    """A start looks thousands of times."""
     bodies = []
 
     def reply(_):
@@ -252,7 +251,6 @@ def test_a_part_is_taken_only_for_the_part_asked_for(storage):
 
 
 def test_huge_file_has_larger_parts(storage, monkeypatch):
-    """A file has 10,000 at most."""
     bucket, sent = storage._bucket, {}
     monkeypatch.setattr(s3, "_MOST_PARTS", 3)
     monkeypatch.setattr(bucket, "mark", lambda key: None)
@@ -277,7 +275,6 @@ def test_huge_file_has_larger_parts(storage, monkeypatch):
 
 
 def test_an_endpoint_that_redirects_is_told_at_once(monkeypatch):
-    """Wherever it is named."""
     amazons = "https://s3.eu-west-1.amazonaws.com"
     by_kwargs = [{"client_kwargs": {"endpoint_url": url}} for url in (NOBODY, amazons)]
     rows = [(status, {"endpoint_url": NOBODY}) for status in (301, 302, 307, 308)]
@@ -342,7 +339,6 @@ def test_body_that_is_taken_slowly_is_given_up(storage):
 
 
 def test_what_nobody_wants_is_not_asked_again(storage):
-    """A part of a file of which another part has failed."""
     server, stop, bucket = Server(storage, (503, b"", {})), Latch(), storage._bucket
     stop.open()
     calls = [
@@ -446,7 +442,6 @@ def test_keys_that_another_request_renewed_are_tried():
 
 
 def test_failing_credentials_source_is_a_storage_error():
-    """It says nothing about whether a file exists."""
     for failure in (FileNotFoundError("token file"), KeyError("token")):
         given = [KEYS]
 

@@ -147,7 +147,6 @@ def test_silent_server_is_asked_again(action, call, proxy, bucket):
 
 @pytest.mark.parametrize("action", HOPELESS)
 def test_permanent_failure_is_reported_at_once(action, storage, proxy, bucket):
-    """The error says what to do."""
     for call in CALLS:
         proxy.clear()
         fault, before = proxy.inject(RequestFault(action, times=None)), len(proxy.requests)
@@ -230,7 +229,6 @@ def test_an_upload_that_fails_leaves_neither_parts_nor_lost_buffers(storage, buc
 
 
 def test_only_own_lost_uploads_are_aborted(storage, proxy, bucket):
-    """Another file's key begins with this one's."""
     bucket.client.create_multipart_upload(Bucket=bucket.name, Key=BELOW + "a/10")
     fault = proxy.inject(RequestFault("reset_after", method="POST", path="*uploads*"))
     write_large(storage)

@@ -208,7 +208,6 @@ def test_obs_may_have_keys_elsewhere_or_none():
 
 
 def test_missing_keys_or_endpoint_name_every_way():
-    """Without keys or an endpoint, the error names every way to give them."""
     with pytest.raises(StorageError, match="OBS_ENDPOINT"):
         with_endpoint(S3Options(), {})
     with pytest.raises(StorageError, match=r"OBS_ACCESS_KEY_ID.*HUAWEICLOUD_SDK_AK"):
@@ -246,7 +245,6 @@ def test_keys_in_the_environment_are_read_again(monkeypatch):
 
 
 def test_source_of_keys_is_asked_by_one_thread():
-    """A vault's client may not stand two."""
     alone = []
 
     def source():
@@ -280,7 +278,6 @@ def test_no_secret_is_shown():
 
 
 def test_unanswering_endpoint_is_given_up_sooner():
-    """An endpoint that never answered is given up sooner, unless the options say otherwise."""
     default = S3Options.of({}, "s3").patience
     assert (default.first, default.retrying) == (timedelta(seconds=30), timedelta(minutes=5))
     given = S3Options.of({"retry_for": timedelta(hours=2)}, "s3").patience

@@ -49,7 +49,6 @@ class TestThroughALease(InBucket):
 
 
 def test_every_object_is_written_encrypted(bucket):
-    """However it is written; reading needs no option."""
     storage, sent = opened(bucket.endpoint, bucket, s3_additional_kwargs=KMS), []
     api = storage._bucket._client.api  # the requests themselves: which operation asked for it
     api.meta.events.register("before-call.s3", lambda model, params, **_: sent.append((model.name, params)))
