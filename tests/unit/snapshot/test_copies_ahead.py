@@ -71,6 +71,20 @@ def test_copies_ahead_at_any_place_tear_nothing(buffer_bytes, ahead_bytes):
     assert copied > 0
 
 
+def test_thread_copies_all_that_lacks_before_the_fence():
+    for lacking_bytes, copied_bytes in [(PLENTY, CYCLE_BYTES), (ONE_BUFFER - 1, 0)]:
+        live, window, _, writer = begun()
+        window.ahead.lacking_bytes = lacking_bytes
+        window.ahead.start()
+        for thread in threading.enumerate():
+            if thread.name == "ckptkit-ahead":
+                thread.join()
+        assert window.cost.fenced_bytes == copied_bytes
+        assert window.is_open == (copied_bytes == 0)
+        go_on(live, window)
+        writer.check()
+
+
 DURING = {  # what happens during which copy: by others, at copies of whom
     "fence during copy ahead": lambda live, window, writer, size: (lambda: go_on(live, window), "ahead"),
     "writer during copy ahead": lambda live, window, writer, size: (lambda: writer.read(size), "ahead"),
