@@ -174,6 +174,10 @@ def test_unfinished_uploads_of_all_pages_are_aborted(storage):
     assert (asked, aborted) == (["a/1", "a/2"], ["id-1", "id-2"])
     server.reply = (404, error("NoSuchUpload"), {})  # how rclone says that there is none
     assert storage.clear_unfinished("a/", lambda key: True) == 0
+    endless = b"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated></ListMultipartUploadsResult>"
+    server.reply, server.requests = (200, endless, {}), 0
+    assert storage.clear_unfinished("a/", lambda key: True) == 0
+    assert server.requests == 2  # it does not go on
 
 
 # Absence
