@@ -10,7 +10,7 @@ from support.live import SMALL_BUFFER_BYTES
 
 ONE_BUFFER = SMALL_BUFFER_BYTES
 PLENTY = 1 << 20
-LONG_SECONDS = 10.0
+LONG_SECONDS = 60.0
 
 
 def go_on(live, window, *, held=()) -> None:

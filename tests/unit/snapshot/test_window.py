@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.live import SMALL_BUFFER_BYTES, Live, Writer, cuts, opened
-from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_returned, end_in_time, go_on
+from unit.snapshot.live_copies import LONG_SECONDS, ONE_BUFFER, PLENTY, at_each_copy, check_returned, end_in_time, go_on
 
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Lifetime, Role
@@ -232,7 +232,7 @@ def test_fence_waits_for_the_slice_of_another_thread(monkeypatch):
         copying.append(threading.current_thread())
         most.append(len({*copying}))
         inside.set()
-        go.wait(10)
+        go.wait(LONG_SECONDS)
         try:
             return copy(*arguments, **options)
         finally:
@@ -241,14 +241,14 @@ def test_fence_waits_for_the_slice_of_another_thread(monkeypatch):
     monkeypatch.setattr(window, "_copy_some", slow)
     helper = threading.Thread(target=window.advance, args=(1,), daemon=True)
     helper.start()
-    assert inside.wait(10)
+    assert inside.wait(LONG_SECONDS)
     fence = threading.Thread(target=window.close, daemon=True)
     fence.start()
     fence.join(0.05)
     assert fence.is_alive(), "the fence is over beside a copy"
     go.set()
     for thread in (helper, fence):
-        thread.join(10)
+        thread.join(LONG_SECONDS)
         assert not thread.is_alive()
     assert max(most) == 1
     assert not window.is_open

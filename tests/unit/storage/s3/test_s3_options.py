@@ -187,7 +187,7 @@ KEYS = {
 }
 
 
-def test_keys_come_from_first_complete_pair():
+def test_obs_keys_come_from_first_complete_pair():
     environment = {}
     for number, (key, (secret, token)) in reversed(list(enumerate(KEYS.items()))):
         environment |= {key: f"key{number}", secret: f"secret{number}", token: f"token{number}"}
@@ -195,19 +195,10 @@ def test_keys_come_from_first_complete_pair():
         assert received == Keys(f"key{number}", f"secret{number}", f"token{number}")
     del environment["OBS_SECRET_ACCESS_KEY"]
     assert keys_of(S3Options(), environment)() == Keys("key1", "secret1", "token1")  # nothing of a half pair
-    explicit = S3Options(key="mine", secret="also")
-    assert keys_of(explicit, environment)() == Keys("mine", "also", None)
-
-
-def test_obs_may_have_keys_elsewhere_or_none():
-    around = {"OBS_ACCESS_KEY_ID": "other", "OBS_SECRET_ACCESS_KEY": "b"}
-    for options in ({"anon": True}, {"profile": "training"}):
-        for environment in ({}, around):
-            assert keys_of(S3Options(**options), environment) is None
-        assert keys_of(S3Options(key="mine", secret="also", **options), {})() == Keys("mine", "also")
-
-
-def test_missing_keys_or_endpoint_name_every_way():
+    for options in ({}, {"anon": True}, {"profile": "training"}):
+        assert keys_of(S3Options(key="mine", secret="also", **options), environment)() == Keys("mine", "also")
+        for around in ({}, environment) if options else ():
+            assert keys_of(S3Options(**options), around) is None
     with pytest.raises(StorageError, match="OBS_ENDPOINT"):
         with_endpoint(S3Options(), {})
     with pytest.raises(StorageError, match=r"OBS_ACCESS_KEY_ID.*HUAWEICLOUD_SDK_AK"):
