@@ -485,7 +485,7 @@ ANSWERS = [
     *[(400, code, Transient) for code in ("IncompleteBody", "XAmzContentSHA256Mismatch")],
     *[(400, "ExpiredToken", StorageError), (403, "AccessDenied", StorageError), (429, "TooManyRequests", Transient)],
     *[(500, "InternalError", Transient), (501, "NotImplemented", StorageError), (503, "SlowDown", Transient)],
-    (507, "InsufficientStorageSpace", StorageError),
+    *[(507, "InsufficientStorageSpace", StorageError), (412, "ConditionNotMet", FileExistsError)],
 ]
 FAILURES = [
     (botocore.NoCredentialsError(), StorageError, "export AWS_ACCESS_KEY_ID="),
