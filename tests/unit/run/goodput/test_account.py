@@ -219,12 +219,20 @@ def test_tail_after_the_last_commit_is_done_again(how, reached, is_continued):
 
 
 def test_what_lies_between_trainings_of_one_command_is_rest():
-    first = life(1, 0.0, 10.0, 100.0, 0, 80, "finished")
-    times = {"boot": "boot", "uptime_seconds": 500.0, "seconds": 500.0, "earlier_seconds": 130.0}
-    phases = {"starting": 30.0, "training": 340.0}
-    second = lived(2, 80, watched(1, attempt=2, cause="finished", committed_step=100, phases=phases, **times))
-    account = account_of([first, second])
-    assert (account.seconds, account.totals["rest"], account.totals["down"]) == (500, 30, 0)
+    """Of the second to the fourth; of the others, it is down."""
+    times = {"boot": "boot", "uptime_seconds": 560.0, "seconds": 500.0, "earlier_seconds": 110.0}
+    phases = {"starting": 30.0, "training": 360.0}
+    account = account_of(
+        [
+            life(1, 0.0, 10.0, 50.0, 0, 40, "finished"),
+            life(2, 60.0, 70.0, 100.0, 40, 80, "finished"),
+            life(3, 120.0, 130.0, 150.0, 80, 90, "finished"),
+            lived(4, 90, watched(1, attempt=4, cause="finished", last_step=100, phases=phases, **times)),
+            life(5, 600.0, 610.0, 700.0, 100, 120, "finished"),
+            life(6, 720.0, 730.0, 800.0, 120, 140, "finished"),
+        ]
+    )
+    assert (account.seconds, account.totals["rest"], account.totals["down"]) == (800, 20 + 20, 10 + 40 + 20)
 
 
 def test_a_life_without_events_leaves_a_gap_that_nobody_saw():
