@@ -81,7 +81,8 @@ class Costs:
                 self.seconds[folder] += value
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-        if "not extended" not in config.option.markexpr or config.option.lf or config.cache is None:
+        is_default = "not extended" in config.option.markexpr and not config.option.lf
+        if not self.cases or not is_default or config.cache is None:
             return
         config.cache.set(KEPT, {name: [self.cases[name], self.seconds[name]] for name in self.cases})
         if config.args_source == pytest.Config.ArgsSource.TESTPATHS:  # of the whole suite
