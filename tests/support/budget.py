@@ -81,8 +81,8 @@ class Costs:
                 self.seconds[folder] += value
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-        is_default = "not extended" in config.option.markexpr and not config.option.lf
-        if not self.cases or not is_default or config.cache is None:
+        is_default = "not extended" in config.option.markexpr and not getattr(config.option, "lf", False)
+        if not self.cases or not is_default or getattr(config, "cache", None) is None:
             return
         config.cache.set(KEPT, {name: [self.cases[name], self.seconds[name]] for name in self.cases})
         if config.args_source == pytest.Config.ArgsSource.TESTPATHS:  # of the whole suite
