@@ -26,7 +26,7 @@ _GROUPS: dict[str, tuple[str, str, dict[str, str]]] = {
         {name: name for name in ("augmentation", "cycle", "ignore", "on_k_change", "read_only")},
     ),
 }
-_MIRROR = {"mirror_keep": "keep", "mirror_options": "storage_options", "mirror_required": "required"}
+_MIRROR = {"mirror_options": "storage_options"}
 
 
 def grouped(**options: Any) -> dict[str, Any]:
