@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import json
 import os
@@ -29,7 +28,6 @@ from ckptkit.manager.options import Saving
 from ckptkit.manager.writer import SaveHandle
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.snapshot import StagingArea
-from ckptkit.snapshot.window import CopyAhead, WindowPace
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -37,9 +35,7 @@ from ckptkit.testing.state import NumpyRun
 SMALL = 20_011  # elements, so that a leaf takes several of the small buffers
 SMALL_BUFFER_BYTES = 16 << 10
 LARGE = 700_001  # elements: files that are written directly
-windows = pytest.mark.parametrize("window", ["auto", "slice", "off"])
-# Micro-steps at the save, and K.
-places = pytest.mark.parametrize(("at", "k"), [(3, 1), (4, 4), (6, 4)], ids=["K1", "boundary", "mid-cycle"])
+PLACES = [(3, 1), (4, 4), (6, 4)]  # micro-steps at the save, and K: of one, at a boundary, within a cycle
 
 
 @pytest.fixture
@@ -53,9 +49,7 @@ class Streams(LocalStorage):
 
     def __init__(self, root, key: str, share: float, stall: Stall) -> None:
         super().__init__(root)
-        self._key = key
-        self._share = share
-        self._stall = stall
+        self._key, self._share, self._stall = key, share, stall
 
     def write(self, key, stream, size_bytes) -> None:
         if fnmatch.fnmatchcase(key, self._key) and not self._stall.reached.is_set():
@@ -65,9 +59,7 @@ class Streams(LocalStorage):
 
 class Stalling:
     def __init__(self, inner, left_bytes: int, stall: Stall) -> None:
-        self._inner = inner
-        self._left_bytes = left_bytes
-        self._stall = stall
+        self._inner, self._left_bytes, self._stall = inner, left_bytes, stall
 
     def readinto(self, buffer, /) -> int:
         if self._left_bytes >= len(buffer):
@@ -125,13 +117,9 @@ def calls_of_a_save(root, k, at, saves) -> int:
     return len(storage.calls) - before
 
 
-# At any point
-
-
-@pytest.mark.covering(2)
-@windows
-@places
-@pytest.mark.parametrize("saves", [1, 2])
+@pytest.mark.parametrize(
+    ("window", "at", "k", "saves"), [("auto", 6, 4, 2), ("auto", 3, 1, 1), ("slice", 6, 4, 1), ("off", 4, 4, 2)]
+)
 @pytest.mark.usefixtures("_small_buffers")
 def test_stall_at_any_save_call_tears_nothing(tmp_path, window, at, k, saves):
     calls = calls_of_a_save(tmp_path / "count", k, at, saves)
@@ -153,77 +141,21 @@ def test_stall_at_any_save_call_tears_nothing(tmp_path, window, at, k, saves):
 KEYS = ["*/weights-000.safetensors", "*/optimizer-000.safetensors", "frozen/*"]
 
 
-@windows
-@places
-@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("share", [0, 0.5, 1])
+@pytest.mark.parametrize(("nth", "window"), [(0, "auto"), (1, "slice"), (2, "off")])
 @pytest.mark.usefixtures("_small_buffers")
-def test_a_stall_inside_of_a_file_tears_nothing(root, *, window, at, k, key, share):
-    stall = Stall()
-    manager, run = begun(Streams(root, key, share, stall), k, at, window=window, buffer_bytes=1 << 30)
-    name, digest = through_a_stall(manager, run, stall, k)
-    assert_restores(root, name, digest, k)
+def test_a_stall_inside_of_a_file_tears_nothing(tmp_path, nth, window, share):
+    for number, key in enumerate(KEYS):
+        (at, k), root = PLACES[(nth + number + int(2 * share)) % 3], tmp_path / str(number)
+        stall = Stall()
+        manager, run = begun(Streams(root, key, share, stall), k, at, window=window, buffer_bytes=1 << 30)
+        name, digest = through_a_stall(manager, run, stall, k)
+        assert_restores(root, name, digest, k)
 
 
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("window", ["auto", "slice"])
-@pytest.mark.parametrize("share", [0.3, 0.9])
-def test_stall_inside_large_file_tears_nothing(root, window, key, share):
-    """With buffers and direct writes as they are."""
-    stall = Stall()
-    storage = Streams(root, key, share, stall)
-    manager, run = begun(storage, 4, 6, window=window, size=LARGE, buffer_bytes=1 << 30)
-    name, digest = through_a_stall(manager, run, stall, 4)
-    assert_restores(root, name, digest, 4, LARGE)
-
-
-@places
-@pytest.mark.parametrize("key", KEYS[:2])
-@pytest.mark.parametrize("share", [0, 0.5])
-@pytest.mark.usefixtures("_small_buffers")
-def test_copies_ahead_hold_their_moment(root, monkeypatch, *, at, k, key, share):
-    """After a save that outlasted its window, the next one is copied in the background."""
-    storage = Streams(root, key, share, Stall())
-    manager, run = begun(storage, k, at, buffer_bytes=1 << 30)
-    through_a_stall(manager, run, storage._stall, k)
-    go_on(manager, run, 2 * k - 1)
-    copied, copy, has_ended = [], CopyAhead.copy, threading.Event()
-
-    def watched(ahead) -> None:
-        copy(ahead)
-        copied.append(ahead.cost.fenced_bytes)
-        has_ended.set()
-
-    monkeypatch.setattr(CopyAhead, "copy", watched)
-    monkeypatch.setattr(WindowPace, "lacking_bytes", lambda pace, live_bytes, micro_steps: live_bytes)
-    storage._stall = Stall()
-    digest = run.digest()
-    handle = manager.save(run)
-    assert has_ended.wait(LONG_SECONDS)
-    go_on(manager, run, 2 * k)
-    assert storage._stall.reached.wait(LONG_SECONDS)
-    assert not handle.done()
-    storage._stall.let_go()
-    name = handle.result()
-    manager.close()
-    assert copied[0] > 0
-    assert_restores(root, name, digest, k)
-
-
-@pytest.mark.parametrize("window", ["auto", "slice"])
-@pytest.mark.usefixtures("_small_buffers")
-def test_stall_inside_restarted_write_tears_nothing(root, window):
-    """The write begins again after the stall, while training goes on."""
-    stall = Stall()
-    storage = FaultyStorage(LocalStorage(root), [Fault(stall, operations={"write"}, key=KEYS[0], when="during")])
-    manager, run = begun(storage, 4, 6, window=window, buffer_bytes=1 << 30)
-    name, digest = through_a_stall(manager, run, stall, 4)
-    assert_restores(root, name, digest, 4)
-
-
-@windows
-@pytest.mark.parametrize("k", [1, 4])
-@pytest.mark.parametrize("when_busy", ["skip", "wait"])
+@pytest.mark.parametrize(
+    ("window", "k", "when_busy"), [("auto", 4, "skip"), ("auto", 1, "wait"), ("slice", 4, "wait"), ("off", 1, "skip")]
+)
 @pytest.mark.usefixtures("_small_buffers")
 def test_slow_disk_saves_hold_their_moment(root, monkeypatch, window, k, when_busy):
     """Saves are due at every micro-step and each stalls for longer than a cycle, or until training waits for it."""
@@ -232,39 +164,29 @@ def test_slow_disk_saves_hold_their_moment(root, monkeypatch, window, k, when_bu
     stalls: list[Stall] = []
     wait = SaveHandle._wait
 
-    def seen_waiting(handle, timeout) -> None:
+    def let_go() -> None:
         for stall in stalls:
             stall.let_go()
-        wait(handle, timeout)
 
-    monkeypatch.setattr(SaveHandle, "_wait", seen_waiting)
+    monkeypatch.setattr(SaveHandle, "_wait", lambda handle, timeout: let_go() or wait(handle, timeout))
     let_go_by_fence(manager, stalls)
-    digests = {}
-    last, under_way = 0, None
+    digests, last, under_way = {}, 0, None
     for _ in run.train_until(4 * k + 3):
-        progress = run.progress()
-        handle = manager.step(run)
-        if handle is None:
-            if run.batches - last > k:
-                for stall in stalls:
-                    stall.let_go()
-                under_way.result()
-            continue
-        last, under_way = run.batches, handle
-        digests[progress.cycles, progress.micro_step] = run.digest()
-        stalls.append(Stall())
-        storage.inject(Fault(stalls[-1], operations={"create"}, key="*/COMMIT"))
-    for stall in stalls:
-        stall.let_go()
+        progress, handle = run.progress(), manager.step(run)
+        if handle is not None:
+            last, under_way = run.batches, handle
+            digests[progress.cycles, progress.micro_step] = run.digest()
+            stalls.append(Stall())
+            storage.inject(Fault(stalls[-1], operations={"create"}, key="*/COMMIT"))
+        elif run.batches - last > k:
+            let_go()
+            under_way.result()
+    let_go()
     manager.close()
-    found = manager.checkpoints()
-    assert len(found) == len(digests)
+    assert len(manager.checkpoints()) == len(digests)
     assert (manager.skipped_saves > 0) == (when_busy == "skip")
-    for one in found:
+    for one in manager.checkpoints():
         assert_restores(root, one.name, digests[one.progress.cycles, one.progress.micro_step], k)
-
-
-# Full buffers
 
 
 class Seen(threading.Condition):
@@ -294,10 +216,10 @@ def let_go_by_fence(manager, stalls) -> Seen:
     return Seen(manager._setup.area._pool, lambda: [stall.let_go() for stall in stalls])
 
 
-@places
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("share", [0, 0.5])
 @pytest.mark.parametrize("window", ["auto", "slice"])
+@pytest.mark.parametrize(
+    ("at", "k", "key", "share"), [(*PLACES[0], KEYS[2], 0), (*PLACES[1], KEYS[1], 0.5), (*PLACES[2], KEYS[0], 0.5)]
+)
 @pytest.mark.usefixtures("_small_buffers")
 def test_fence_with_full_buffers_waits_for_storage(root, *, at, k, key, share, window):
     stall = Stall()
@@ -318,31 +240,27 @@ def test_fence_with_full_buffers_waits_for_storage(root, *, at, k, key, share, w
     assert made_bytes <= copied_bytes + (2 if window == "slice" else 1) * SMALL_BUFFER_BYTES
 
 
-# A save that fails
-
-
 class Dying(BaseException):
     """Nobody's business to catch."""
 
 
-def no_room() -> None:
-    raise StorageError("could not write: no room") from OSError(errno.ENOSPC, "No space left on device")
+FAILURES = {
+    "full disk": StorageError("could not write: no room"),
+    "unexpected": RuntimeError("nobody thought of this"),
+    "dying": Dying(),
+}
 
 
-def unexpected() -> None:
-    raise RuntimeError("nobody thought of this")
-
-
-def dying() -> None:
-    raise Dying
-
-
-FAILURES = {"full disk": no_room, "unexpected": unexpected, "dying": dying}
-
-
-@windows
-@pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("key", ["*/weights-000*", "*/optimizer-000*", "frozen/*", "*/manifest.json"])
+@pytest.mark.parametrize(
+    ("window", "failure", "key"),
+    [
+        ("auto", "full disk", KEYS[0]),
+        ("slice", "unexpected", KEYS[1]),
+        ("slice", "full disk", "frozen/*"),
+        ("off", "dying", "frozen/*"),
+        ("auto", "dying", "*/manifest.json"),
+    ],
+)
 @pytest.mark.usefixtures("_small_buffers")
 def test_training_continues_after_failed_save_and_next_succeeds(root, caplog, window, failure, key):
     """The next save is whole, and no buffer is lost."""
@@ -352,7 +270,7 @@ def test_training_continues_after_failed_save_and_next_succeeds(root, caplog, wi
 
     def fails_late() -> None:
         stall()
-        FAILURES[failure]()
+        raise FAILURES[failure]
 
     storage.inject(Fault(fails_late, operations={"write"}, key=key, when="during"))
     seen = let_go_by_fence(manager, [stall])
@@ -373,40 +291,8 @@ def test_training_continues_after_failed_save_and_next_succeeds(root, caplog, wi
     assert seen is pool.changed
 
 
-@pytest.mark.usefixtures("_small_buffers")
-def test_a_disk_that_stays_full_costs_no_memory(root):
-    storage = FaultyStorage(LocalStorage(root))
-    manager, run = begun(storage, 4, 4, on_save_error="warn")
-    manager.save(run).result()
-    made_bytes = manager._setup.area._pool.made_bytes
-    for _ in range(20):
-        manager._run.results._failures_in_a_row = 0
-        storage.clear()
-        storage.inject(Fault(no_room, operations={"write"}, key="*/optimizer*", times=None))
-        go_on(manager, run, 4)
-        assert isinstance(manager.save(run).exception(), StorageError)
-    storage.clear()
-    go_on(manager, run, 4)
-    digest = run.digest()
-    assert_restores(root, manager.save(run).result(), digest, 4)
-    pool = manager._setup.area._pool
-    assert pool.made_bytes <= max(made_bytes, pool.limit_bytes, *manager._setup.area._limits)
-
-
-def test_consecutive_failures_end_training_with_open_window(root):
-    storage = FaultyStorage(LocalStorage(root))
-    manager, run = begun(storage, 4, 4, on_save_error="raise")
-    storage.inject(Fault(no_room, operations={"write"}, times=None))
-    manager.save(run).exception()
-    with pytest.raises(SaveFailedError, match="no room"):
-        manager.step(run)
-    go_on_without = run.batches + 4
-    for _ in run.train_until(go_on_without):  # the fence of a save that has failed holds nobody up
-        pass
-
-
-@windows
-def test_save_without_writer_thread_fails_and_next_succeeds(root, monkeypatch, caplog, window):
+@pytest.mark.parametrize(("window", "how"), [("auto", "cannot start"), ("slice", "is gone"), ("off", "cannot start")])
+def test_save_without_its_thread_fails_and_next_succeeds(root, monkeypatch, window, how):
     manager, run = begun(root, 4, 6, window=window, buffer_bytes=1)
     start = threading.Thread.start
 
@@ -420,20 +306,22 @@ def test_save_without_writer_thread_fails_and_next_succeeds(root, monkeypatch, c
     buffer_bytes = manager.totals.buffer_bytes
     go_on(manager, run, 4)
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", none_left)
-        assert isinstance(manager.save(run).exception(), RuntimeError)
+        if how == "is gone":  # as in a process that was forked off
+            patch.setattr(Worker, "_begin", lambda worker: worker._runs.update(runs=True))
+        else:
+            patch.setattr(threading.Thread, "start", none_left)
+        handle = manager.save(run)
+        error = handle.exception(timedelta(seconds=30))
+        assert isinstance(error, SaveFailedError if how == "is gone" else RuntimeError)
+        assert handle.done()
     go_on(manager, run, 4)
-    assert "can't start new thread" in caplog.text
     digest = run.digest()
     assert_restores(root, manager.save(run).result(), digest, 4)
     manager.wait()
     assert manager.totals.buffer_bytes == buffer_bytes  # those of the failed save are used again
 
 
-# The end
-
-
-@windows
+@pytest.mark.parametrize("window", ["auto", "slice"])
 @pytest.mark.usefixtures("_small_buffers")
 def test_close_waits_for_save_being_written(root, monkeypatch, window):
     stall = Stall()
@@ -450,52 +338,6 @@ def test_close_waits_for_save_being_written(root, monkeypatch, window):
     assert_restores(root, handle.result(), digest, 4)
 
 
-@pytest.mark.parametrize("buffer_bytes", [1, 1 << 30])
-@pytest.mark.usefixtures("_small_buffers")
-def test_a_result_needs_no_further_step(root, buffer_bytes):
-    manager, run = begun(root, 4, 6, window="slice", buffer_bytes=buffer_bytes)
-    digest = run.digest()
-    assert_restores(root, manager.save(run).result(), digest, 4)
-
-
-LEAVING = """
-import atexit, sys, threading
-from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.options import Saving
-from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage
-from ckptkit.testing.state import NumpyRun
-
-root, window, how, key = sys.argv[1:]
-go = threading.Event()
-storage = FaultyStorage(LocalStorage(root), [Fault(lambda: go.wait(60), operations={"write", "create"}, key=key)])
-manager, run = CheckpointManager(storage, saving=Saving(window=window, buffer_bytes=1)), NumpyRun(size=1_200_001)
-manager.restore(run)
-for _ in run.train_until(6):
-    pass
-manager.save(run)
-atexit.register(go.set)  # after the save, so that it runs before the save is waited for
-print(run.digest(), flush=True)
-if how == "exception":
-    raise KeyError("unhandled")
-if how == "exit":
-    sys.exit(3)
-"""
-
-
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("key", ["frozen/*", "*/weights-000*", "*/COMMIT"])
-@pytest.mark.parametrize(("how", "code"), [("falling off the end", 0), ("exit", 3), ("exception", 1)])
-@pytest.mark.parametrize("window", ["auto", "slice"])
-def test_interpreter_exit_finishes_a_begun_save(tmp_path, window, how, code, key):
-    done = python("-c", LEAVING, tmp_path, window, how, key, expect=code, timeout=120)
-    assert ("KeyError" in done.stderr) == (how == "exception")
-    assert_restores(tmp_path, "a000001-c0000000001-m0002", done.stdout.strip(), 4, 1_200_001)
-
-
-# Mostly frozen
-
-
 class MostlyFrozen(NumpyRun):
     """With 19 frozen bytes to each byte that changes."""
 
@@ -509,7 +351,7 @@ class MostlyFrozen(NumpyRun):
         return replace(capture, leaves=(*capture.leaves, base))
 
 
-@windows
+@pytest.mark.parametrize("window", ["auto", "slice"])
 @pytest.mark.usefixtures("_small_buffers")
 def test_frozen_leaves_are_written_once_and_never_copied(root, window):
     run, reports = MostlyFrozen(), []
@@ -535,7 +377,7 @@ def test_frozen_leaves_are_written_once_and_never_copied(root, window):
             assert report.cost.copied_bytes + report.cost.fenced_bytes <= changing
 
 
-@windows
+@pytest.mark.parametrize("window", ["auto", "slice"])
 @pytest.mark.usefixtures("_small_buffers")
 def test_frozen_file_that_somebody_deleted_is_rewritten(root, window):
     """By the same save, or by the next one where memory is copied slice by slice."""
@@ -552,92 +394,27 @@ def test_frozen_file_that_somebody_deleted_is_rewritten(root, window):
     assert_restores(root, manager.save(run).result(), digest, 4)
 
 
-@pytest.mark.parametrize("nth", range(1, 10))
 @pytest.mark.usefixtures("_small_buffers")
-def test_changed_frozen_leaf_fails_one_save_then_demotes(root, nth):
+def test_changed_frozen_leaf_fails_one_save_then_demotes(tmp_path):
     """Changed while the storage stalls at any of the save's calls."""
-    storage = FaultyStorage(LocalStorage(root))
-    manager, run = begun(storage, 4, 4)
-    manager.save(run).result()
-    go_on(manager, run, 4)
-    storage.inject(Fault(lambda: run.embedding.__setitem__(3, 7.5), nth=nth))
-    before = run.digest()
-    failed = manager.save(run).exception()
-    if failed is None:  # it changed after it was looked at
-        assert_restores(root, manager.latest().name, before, 4)
-        return
-    assert "training changed parameters that are declared frozen: embedding" in str(failed)
-    go_on(manager, run, 4)
-    digest = run.digest()
-    name = manager.save(run).result()
-    assert_restores(root, name, digest, 4)
-
-
-@pytest.mark.parametrize("window", ["auto", "slice"])
-@pytest.mark.usefixtures("_small_buffers")
-def test_demotion_rewrites_other_frozen_leaves(root, window):
-    run = MostlyFrozen()
-    manager = CheckpointManager(root, save=ON_REQUEST, saving=Saving(window=window, buffer_bytes=1))
-    manager.restore(run)
-    go_on(manager, run, 4)
-    manager.save(run).result()
-    run.embedding[3] = 7.5
-    go_on(manager, run, 4)
-    assert "declared frozen: embedding" in str(manager.save(run).exception())
-    go_on(manager, run, 4)
-    handle = manager.save(run)
-    embedding = run.embedding.tobytes()
-    go_on(manager, run, 5)
-    held = load(LocalStorage(root), opened(LocalStorage(root), handle.result()))
-    assert held.tensors["base"].tobytes() == run.base.tobytes()
-    assert held.tensors["embedding"].tobytes() == embedding
-
-
-class Unspeakable(BaseException):
-    """What not even its message can be had of."""
-
-    def __str__(self) -> str:
-        raise ZeroDivisionError
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("window", ["auto", "slice"])
-def test_writer_death_is_a_failed_save(root, window):
-    """However a writer dies: who waits for its save, or for its memory, does not for ever."""
-
-    def die():
-        raise Unspeakable
-
-    fault = Fault(die, operations={"write"})
-    storage = FaultyStorage(LocalStorage(root), [fault])
-    manager, run = begun(storage, 4, 4, window=window, buffer_bytes=1, events=False)
-    handle = manager.save(run)
-    assert isinstance(handle.exception(timedelta(seconds=30)), Unspeakable)
-    manager.fence()
-    for thread in threading.enumerate():
-        if thread.name == "ckptkit-writer":
-            thread.join()  # pytest gives the warning of its end to whichever test runs then
-    assert fault.fired == 1
-    assert CheckpointManager(root).checkpoints() == []
-
-
-def test_thread_that_is_gone_is_a_failed_save(monkeypatch, root):
-    """As in a process that was forked off."""
-    manager, run = begun(root, 4, 6, window="slice", buffer_bytes=1)
-    manager.save(run).result()
-    manager.wait()
-    buffer_bytes = manager.totals.buffer_bytes
-    go_on(manager, run, 4)
-    monkeypatch.setattr(Worker, "_begin", lambda worker: worker._runs.update(runs=True))  # and ends
-    handle = manager.save(run)
-    assert isinstance(handle.exception(timedelta(seconds=30)), SaveFailedError)
-    assert handle.done()
-    monkeypatch.undo()
-    go_on(manager, run, 4)
-    digest = run.digest()
-    assert_restores(root, manager.save(run).result(), digest, 4)
-    manager.wait()
-    assert manager.totals.buffer_bytes == buffer_bytes
+    failures = 0
+    for nth in range(1, 10):
+        storage = FaultyStorage(LocalStorage(tmp_path / str(nth)))
+        manager, run = begun(storage, 4, 4)
+        manager.save(run).result()
+        go_on(manager, run, 4)
+        storage.inject(Fault(lambda run=run: run.embedding.__setitem__(3, 7.5), nth=nth))
+        before = run.digest()
+        failed = manager.save(run).exception()
+        if failed is None:  # it changed after it was looked at
+            assert_restores(tmp_path / str(nth), manager.latest().name, before, 4)
+            continue
+        failures += 1
+        assert "training changed parameters that are declared frozen: embedding" in str(failed)
+        go_on(manager, run, 4)
+        digest = run.digest()
+        assert_restores(tmp_path / str(nth), manager.save(run).result(), digest, 4)
+    assert 0 < failures < 9
 
 
 class OnDevice(NumpyRun):
@@ -697,82 +474,6 @@ def test_slice_that_a_waiting_thread_still_copies_gets_into_no_later_save(root, 
     manager.close()
 
 
-class DeadlineError(TimeoutError):
-    """The user's own, raised by a handler of SIGALRM."""
-
-
-def test_deadline_of_the_user_ends_a_final_save(root, monkeypatch):
-    """It is no TimeoutError of a wait of ours, which goes on."""
-    run, go, waits = NumpyRun(), threading.Event(), []
-    fault = Fault(lambda: go.wait(LONG_SECONDS), operations={"write"}, key="*.safetensors")
-    manager = CheckpointManager(FaultyStorage(LocalStorage(root), [fault]), save=ON_REQUEST)
-    manager.restore(run)
-    go_on(manager, run, 4)
-    wait = SaveHandle._wait
-
-    def interrupted(handle, timeout):
-        waits.append(timeout)
-        if len(waits) == 1:
-            raise DeadlineError
-        go.set()
-        return wait(handle, timeout)
-
-    monkeypatch.setattr(SaveHandle, "_wait", interrupted)
-    with pytest.raises(DeadlineError):
-        manager.save_final(run)
-    assert len(waits) == 1
-    go.set()
-    manager.close()
-
-
-class Interrupted(NumpyRun):
-    """Ctrl-C comes once, right after the state was taken."""
-
-    interrupted = False
-
-    def guard(self, fence):
-        super().guard(fence)
-        if not self.interrupted:
-            self.interrupted = True
-            raise KeyboardInterrupt
-
-
-def test_fence_after_interrupted_save_waits_for_nobody(root):
-    run = Interrupted(size=LARGE)
-    manager = CheckpointManager(root, save=ON_REQUEST, saving=Saving(window="auto", buffer_bytes=1))
-    manager.restore(run)
-    for _ in run.train_until(4):
-        pass
-    with pytest.raises(KeyboardInterrupt):
-        manager.save(run)
-    fencing = threading.Thread(target=manager.fence, daemon=True)
-    fencing.start()
-    fencing.join(LONG_SECONDS)
-    assert not fencing.is_alive()
-    digest = run.digest()
-    assert_restores(root, manager.save(run).result(), digest, 4, size=LARGE)
-
-
-def test_fence_that_raises_runs_before_next_update():
-    """Else the update after Ctrl-C would change what a save still reads."""
-    run, seen = NumpyRun(accumulation_steps=4), []
-
-    def fence() -> None:
-        seen.append(run.weights.copy())
-        if len(seen) == 1:
-            raise KeyboardInterrupt
-
-    run.guard(fence)
-    with pytest.raises(KeyboardInterrupt):
-        for _ in run.train_until(4):
-            pass
-    for _ in run.train_until(8):
-        pass
-    first, second = seen
-    assert np.array_equal(first, second)
-    assert not np.array_equal(run.weights, second)
-
-
 LEAVING_THE_CONTEXT = """
 import os, sys, threading
 from ckptkit.errors import CkptKitError
@@ -801,8 +502,6 @@ try:
         child = os.fork()
         if not child and how == "exit":
             sys.exit(7)
-        if not child and how == "error":
-            raise SystemExit(7) from KeyError("in the child")
         if not child and how == "use":
             refused = 0
             for use in (handle.result, manager.wait, lambda: manager.step(run), lambda: manager.save_final(run)):
@@ -823,7 +522,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("how", ["exit", "error", "use"])
+@pytest.mark.parametrize("how", ["exit", "use"])
 def test_forked_child_leaves_the_save_alone(tmp_path, how):
     """Also inside of the manager's context: the child has neither the writer thread nor the run."""
     done = python("-c", LEAVING_THE_CONTEXT, tmp_path / "run", how, expect=None)
