@@ -54,22 +54,18 @@ def progress_at(micro_step: int, cycles: int = 3, k: int = 4) -> Progress:
 MINE = RankStatus(progress=progress_at(2), model="m", number=5)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(
-    ("theirs", "error", "message"),
-    [
+def test_ranks_that_came_apart_all_stop():
+    for theirs, error, message in [
         ({"progress": progress_at(3)}, ResumeError, "no longer in step"),
-        ({"progress": progress_at(2, cycles=4)}, ResumeError, "no longer in step"),
         ({"number": 6}, ResumeError, "no longer in step"),
         ({"model": "n"}, ResumeError, "another model"),
         ({"end": RankFailure.of(StaleAttemptError("overtaken"))}, StaleAttemptError, "overtaken"),
         ({"end": RankFailure.of(ValueError("NaN")), "number": 6}, ResumeError, "ValueError: NaN"),
-    ],
-)
-def test_ranks_that_came_apart_all_stop(rank, theirs, error, message):
-    world = Saying(lambda _: [MINE.model_copy(update=theirs).model_dump_json()], rank)
-    with pytest.raises(error, match=message):
-        RankSync(world).words(MINE, None)
+    ]:
+        for rank in (0, 1):
+            other = MINE.model_copy(update=theirs).model_dump_json()
+            with pytest.raises(error, match=message):
+                RankSync(Saying(lambda _, other=other: [other], rank)).words(MINE, None)
 
 
 def test_a_rank_that_stops_raises_its_own_error():
@@ -119,21 +115,15 @@ class ByClock:
         return since_last_save >= timedelta(seconds=10)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("leader_says", ["yes", "no"])
-def test_clock_of_rank_0_decides_unknown_policies(rank, leader_says):
-    others = [leader_says] if rank else ["yes"]
-    world = Saying(lambda _: list(others), rank)
-    clocks = {"clock": None, "monotonic": lambda: 0.0}
-    schedule = SaveSchedule(ByClock(), "exact", RankSync(world), None, **clocks)
-    mine = timedelta(seconds=60 if (rank == 1 or leader_says == "yes") else 1)
-    assert schedule.is_due(progress_at(0), mine) == (leader_says == "yes")
-    assert world.gathers == 1
-    assert not schedule.is_due(progress_at(1), mine)  # only at boundaries
-    assert world.gathers == 1
-
-
-# The end of all ranks
+def test_clock_of_rank_0_decides_unknown_policies():
+    for rank, leader_says in [(0, "yes"), (0, "no"), (1, "yes"), (1, "no")]:
+        world = Saying(lambda _, word=leader_says if rank else "yes": [word], rank)
+        clocks = {"clock": None, "monotonic": lambda: 0.0}
+        schedule = SaveSchedule(ByClock(), "exact", RankSync(world), None, **clocks)
+        mine = timedelta(seconds=60 if (rank == 1 or leader_says == "yes") else 1)
+        assert schedule.is_due(progress_at(0), mine) == (leader_says == "yes"), (rank, leader_says)
+        assert not schedule.is_due(progress_at(1), mine)  # only at boundaries
+        assert world.gathers == 1
 
 
 class Asked:
@@ -157,7 +147,7 @@ def departure(world, *, asked: bool, in_flight: object = None, micro_step: float
     pace = StepTiming(lambda: next(seconds))
     pace.depart()
     pace.arrive(4)
-    outcomes = SimpleNamespace(durations=[timedelta(seconds=save)], in_flight=in_flight)
+    outcomes = SimpleNamespace(durations=[timedelta(seconds=save), timedelta(seconds=1)], in_flight=in_flight)
     preemption = Asked(asked)
     made = FinalSave(
         preemption=preemption,
@@ -175,52 +165,47 @@ def sign(**values) -> str:
     return json.dumps({**usual, **values})
 
 
-@pytest.mark.parametrize(
-    ("theirs", "verdict"),
-    [
+def saying(**values) -> Saying:
+    return Saying(lambda _: [sign(**values)])
+
+
+def test_shortest_grace_of_all_ranks_counts():
+    for theirs, verdict in [
         ({"asked": True}, "finish the cycle"),
         ({"asked": True, "left": "PT17.9S"}, "save"),  # three micro-steps and a save of 10 s need 19.5 s
         ({"asked": True, "left": "PT20S"}, "finish the cycle"),
         ({"asked": True, "dead_child": "child process 7"}, "finish the cycle"),
         ({}, "train"),
-    ],
-)
-def test_shortest_grace_of_all_ranks_counts(theirs, verdict):
-    made, preemption = departure(Saying(lambda _: [sign(**theirs)]), asked=False)
-    assert made.verdict(progress_at(1)) == verdict
-    assert preemption.why == ("rank 1 was asked to end" if theirs else "")
-    assert preemption.dead_child == theirs.get("dead_child", "")
+    ]:
+        made, preemption = departure(saying(**theirs), asked=False)
+        assert made.verdict(progress_at(1)) == verdict, theirs
+        assert preemption.why == ("rank 1 was asked to end" if theirs else "")
+        assert preemption.dead_child == theirs.get("dead_child", "")
 
 
-def test_at_a_boundary_all_ranks_save():
-    made, _ = departure(Saying(lambda _: [sign()]), asked=True)
-    assert made.verdict(progress_at(0)) == "save"
+def test_what_is_left_to_do_decides_when_all_ranks_save():
+    """Within 60 s: three micro-steps of a second, half as long again, and the longest of the last saves."""
+    for row, verdict in [
+        ({}, "finish the cycle"),
+        ({"at": 0}, "save"),  # at a boundary
+        ({"save": 20.0}, "finish the cycle"),
+        ({"save": 20.0, "in_flight": object()}, "save"),  # the one under way has to end first
+        ({"micro_step": 0.5, "left": "PT18S"}, "finish the cycle"),  # 17.25 s
+        ({"micro_step": 0.9, "left": "PT18S"}, "save"),  # 19.05 s
+        ({"micro_step": 0.5, "save": 10.9, "left": "PT18S"}, "save"),  # 18.6 s
+    ]:
+        at, left = row.pop("at", 1), row.pop("left", "PT60S")
+        made, _ = departure(saying(left=left), asked=True, **row)
+        assert made.verdict(progress_at(at)) == verdict, (row, at, left)
 
 
-@pytest.mark.parametrize(("in_flight", "verdict"), [(None, "finish the cycle"), (object(), "save")])
-def test_save_under_way_counts_before_the_last(in_flight, verdict):
-    """Three micro-steps and two saves of 20 s do not fit into 60 s."""
-    made, _ = departure(Saying(lambda _: [sign()]), asked=True, in_flight=in_flight, save=20.0)
-    assert made.verdict(progress_at(1)) == verdict
-
-
-@pytest.mark.parametrize(
-    ("micro_step", "save", "verdict"), [(0.5, 10.0, "finish the cycle"), (0.9, 10.0, "save"), (0.5, 10.9, "save")]
-)
-def test_parts_of_a_second_count(micro_step, save, verdict):
-    """Three micro-steps and a save, half as long again: 17.25 s, 19.05 s and 18.6 s."""
-    others = Saying(lambda _: [sign(left="PT18S")])
-    made, _ = departure(others, asked=True, micro_step=micro_step, save=save)
-    assert made.verdict(progress_at(1)) == verdict
-
-
-@pytest.mark.parametrize(("rank", "until"), [(0, 10), (1, 3)])
-def test_rank_0_says_when_ranks_meet_again(rank, until):
+def test_rank_0_says_when_ranks_meet_again():
     """Here this one's micro-steps take 0.1 s, and the other's 0.33 s."""
-    world = Saying(lambda _: [sign(next_in=3)], rank)
-    made, _ = departure(world, asked=False, micro_step=0.1)
-    for _ in range(until):
-        assert made.verdict(progress_at(1)) == "train"
-        assert world.gathers == 1
-    made.verdict(progress_at(1))
-    assert world.gathers == 2
+    for rank, until in [(0, 10), (1, 3)]:
+        world = Saying(lambda _: [sign(next_in=3)], rank)
+        made, _ = departure(world, asked=False, micro_step=0.1)
+        for _ in range(until):
+            assert made.verdict(progress_at(1)) == "train"
+            assert world.gathers == 1
+        made.verdict(progress_at(1))
+        assert world.gathers == 2

@@ -140,25 +140,11 @@ def test_another_interval_of_as_many_cycles_is_no_news(tmp_path, caplog):
     assert [line.split(" of ")[0] for line in lines] == ["saves come every 1 cycle", "saves come every 3 cycles"]
 
 
-def test_a_single_slow_cycle_changes_nothing(tmp_path, caplog):
-    """On a busy machine, neighbouring cycles differ by a factor of three."""
-    caplog.set_level(logging.INFO, "ckptkit")
-    time = Time()
-    results = SaveResults("root", 3, None)
-    auto = schedule_of(results, time)
-    auto.see(0)
-    results.durations.append(timedelta(seconds=40))
-    for cycles in range(1, 60):
-        time.seconds += 300.0 if cycles % 4 == 0 else 100.0
-        with auto.stalling():
-            time.seconds += 1.0
-            auto.begun(cycles, auto.proposal(cycles))
-    assert len([one for one in caplog.records if "saves come" in one.getMessage()]) <= 3
-
-
 def test_the_storage_bounds_it_below(tmp_path):
-    manager = live(tmp_path, Time(), 60, disk=30.0)
-    manager.close()
+    live(tmp_path, Time(), 60, disk=30.0).close()
+    history = read_history(LocalStorage(tmp_path), before=2)
+    assert history.failures.count == 0  # an end that loses nothing is none
+    assert history.failures.seconds > 50
     last = intervals_of(tmp_path)[-1]
     assert last.bound == "storage"
     assert last.seconds == pytest.approx(4 * last.took_seconds)
@@ -186,13 +172,6 @@ def test_a_next_life_knows_failures_and_interval(tmp_path, caplog):
     assert any("because of the failures to expect" in one.getMessage() for one in caplog.records)
 
 
-def test_ends_that_lose_nothing_are_no_failures(tmp_path):
-    live(tmp_path, Time(), 10).close()
-    history = read_history(LocalStorage(tmp_path), before=2)
-    assert history.failures.count == 0
-    assert history.failures.seconds > 50
-
-
 def test_unreadable_history_is_told(tmp_path, caplog):
     live(tmp_path, Time(), 5).close()
     time = Time()
@@ -209,27 +188,10 @@ def test_it_is_due_from_the_chosen_cycle_on():
     assert isinstance(policy, AnySave)
     due = [n for n in range(1, 30) if policy.due(progress_at(n), timedelta())]
     assert due == [7, *range(12, 30)]
-
-
-def test_it_is_due_at_boundaries_only():
-    policy = due_from(SaveEvery.auto(), 3)
-    run = NumpyRun(accumulation_steps=K)
-    assert [n for n in range(1, 9) if policy.due(run._progress_at(n), timedelta())] == [6, 8]
-
-
-@pytest.mark.parametrize("overhead", [0, 1, -0.1, 2, True])
-def test_overhead_is_a_share(overhead):
-    with pytest.raises(ValueError, match="a share between 0 and 1"):
-        SaveEvery.auto(overhead=overhead)
-
-
-def test_only_a_manager_can_choose():
-    class Mine:
-        def due(self, progress, since):
-            return SaveEvery.auto().due(progress, since)
-
+    alone, run = due_from(SaveEvery.auto(), 3), NumpyRun(accumulation_steps=K)
+    assert [n for n in range(1, 9) if alone.due(run._progress_at(n), timedelta())] == [6, 8]  # at boundaries only
     with pytest.raises(ResumeError, match="only the manager can choose it"):
-        Mine().due(progress_at(1), timedelta())
+        SaveEvery.auto().due(progress_at(1), timedelta())
 
 
 def test_the_smallest_overhead_of_several_counts():
@@ -238,8 +200,7 @@ def test_the_smallest_overhead_of_several_counts():
     assert automatic(SaveEvery(micro_steps=3)) is None
 
 
-@pytest.mark.parametrize("kills", [pytest.param(0, marks=pytest.mark.extended), 1])
-def test_all_ranks_save_at_the_intervals_of_rank_0(tmp_path, kills):
+def test_all_ranks_save_at_the_intervals_of_rank_0(tmp_path):
     """Their clocks differ by a factor, and only rank 0 reads events; yet every save has all parts."""
     saved: dict[int, list[list[int]]] = {}
 
@@ -257,10 +218,7 @@ def test_all_ranks_save_at_the_intervals_of_rank_0(tmp_path, kills):
             time.seconds += (1 + 3 * world.rank) * 10.0 / K
             manager.step(run)
             manager.wait()
-        if kills:
-            manager.fence()
-        else:
-            manager.close()
+        manager.fence()  # and no more: SIGKILL
         return manager
 
     for attempt in (1, 2):
@@ -270,5 +228,5 @@ def test_all_ranks_save_at_the_intervals_of_rank_0(tmp_path, kills):
         assert len(saved[attempt]) > 2
     assert saved[1][:2] == [1, 3]
     history = read_history(LocalStorage(tmp_path), before=2)
-    assert history.failures == Failures(kills, history.failures.seconds)
+    assert history.failures == Failures(1, history.failures.seconds)
     assert history.interval is not None

@@ -37,23 +37,13 @@ def are_zero() -> bool:
 
 
 @in_new_thread
-def test_bits_are_set_and_restored():
-    one = DenormalsAsZero()
-    assert not are_zero()
-    one.begin()
-    assert are_zero()
-    one.begin()  # again: no change
-    one.end()
-    assert not are_zero()
-    one.end()
-    assert not are_zero()
-
-
-@in_new_thread
 def test_overlapping_ones_restore_when_the_last_ends():
     one, other = DenormalsAsZero(), DenormalsAsZero()
+    assert not are_zero()
     one.begin()
+    one.begin()  # again: no change
     other.begin()
+    one.end()
     one.end()
     assert are_zero()
     other.end()
@@ -75,15 +65,6 @@ def test_other_thread_does_not_end_it():
 
 
 @in_new_thread
-def test_rounding_and_other_bits_are_kept():
-    one = DenormalsAsZero()
-    one.begin()
-    assert np.float32(1) / np.float32(3) == np.float32(0.33333334)
-    assert np.float32(2e-38) * np.float32(1) == np.float32(2e-38)
-    one.end()
-
-
-@in_new_thread
 def test_numpy_does_not_warn_meanwhile():
     one = DenormalsAsZero()
     one.begin()
@@ -99,17 +80,11 @@ def test_numpy_does_not_warn_meanwhile():
 @in_new_thread
 def test_run_sets_it_until_it_is_closed(tmp_path):
     with CheckpointManager(tmp_path / "run") as manager:
+        with pytest.raises(Exception, match="nothing"):
+            manager.restore(NumpyRun(), checkpoint="nothing")
         assert not are_zero()
         manager.restore(NumpyRun())
         assert are_zero()
-    assert not are_zero()
-
-
-@in_new_thread
-def test_restore_that_fails_leaves_the_thread_as_it_was(tmp_path):
-    manager = CheckpointManager(tmp_path / "run")
-    with pytest.raises(Exception, match="nothing"):
-        manager.restore(NumpyRun(), checkpoint="nothing")
     assert not are_zero()
 
 

@@ -68,40 +68,39 @@ def check_restores(root, stored):
     assert run.digest() == stored
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("inner", CALLS)
-@pytest.mark.parametrize("outer", ["save", "save_final", "step"])
-def test_call_within_a_call_is_refused(root, signalled, outer, inner, place):
-    run = NumpyRun(accumulation_steps=4)
-    manager = CheckpointManager(root, save=SaveEvery(micro_steps=3))
+def begun(storage, **options):
+    """A manager, its run after three micro-steps, and the digest of that."""
+    run, manager = NumpyRun(accumulation_steps=4), CheckpointManager(storage, **options)
     manager.restore(run)
     for _ in run.train_until(3):
         pass
-    stored = run.digest()
-    found = signalled(PLACES[place], lambda: CALLS[inner](manager, run))
-    CALLS[outer](manager, run)
-    manager.wait()
-    assert len(found) == 1, "the signal came at no such place"
-    assert "was in progress in the same thread" in found[0]
-    for _ in run.train_until(9):
-        pass
-    manager.close()
-    check_restores(root, stored)
+    return manager, run, run.digest()
+
+
+@pytest.mark.parametrize("outer", ["save", "save_final", "step"])
+def test_call_within_a_call_is_refused(tmp_path, signalled, outer):
+    for number, inner in enumerate(CALLS):
+        root, place = tmp_path / inner, [*PLACES.values()][number % 2]
+        manager, run, stored = begun(root, save=SaveEvery(micro_steps=3))
+        found = signalled(place, lambda inner=inner, manager=manager, run=run: CALLS[inner](manager, run))
+        CALLS[outer](manager, run)
+        manager.wait()
+        assert len(found) == number + 1, f"the signal came at no such place: {inner}"
+        assert "was in progress in the same thread" in found[-1]
+        for _ in run.train_until(9):
+            pass
+        manager.close()
+        check_restores(root, stored)
 
 
 @pytest.mark.parametrize("place", [(Recorder, "_add"), (threading.Thread, "start")], ids=["events", "thread"])
 def test_refusal_comes_out_of_the_call(root, signalled, place):
     """Nothing in between takes it for a failure of its own, such as a thread that could not be started."""
-    run = NumpyRun(accumulation_steps=4)
-    manager = CheckpointManager(root, save=SaveEvery(micro_steps=3))
-    manager.restore(run)
-    for _ in run.train_until(3):
-        pass
+    manager, run, stored = begun(root, save=SaveEvery(micro_steps=3))
     found = signalled(place, lambda: manager.save_final(run), escapes=True)
     with pytest.raises(ResumeError, match="was in progress in the same thread"):
         manager.step(run, {"loss": 1.0})
     assert len(found) == 1
-    stored = run.digest()
     manager.save_final(run)
     manager.close()
     check_restores(root, stored)
@@ -120,15 +119,10 @@ class Stalled(LocalStorage):
         super().write(key, stream, size_bytes)
 
 
-@pytest.mark.parametrize("window", ["auto", "slice"])
-def test_handle_is_not_waited_for_within_the_fence(root, signalled, window):
+def test_handle_is_not_waited_for_within_the_fence(root, signalled):
     """The writer may need the very lock that the interrupted fence has."""
-    run, storage = NumpyRun(accumulation_steps=4), Stalled(root)
-    manager = CheckpointManager(storage, **grouped(save=ON_REQUEST, window=window))
-    manager.restore(run)
-    for _ in run.train_until(3):
-        pass
-    stored = run.digest()
+    storage = Stalled(root)
+    manager, run, stored = begun(storage, save=ON_REQUEST)
     handle = manager.save(run)
     found = signalled((Window, "_copy_some"), lambda: (handle.done(), handle.result()))
     manager.fence()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
@@ -99,6 +100,12 @@ def manager_of(storage, time: Time | None = None, **options) -> CheckpointManage
     return CheckpointManager(storage, **grouped(**{"save": ON_REQUEST, "keep": KeepLatest(2), **clocks, **options}))
 
 
+def started(storage, time: Time | None = None, k: int = 1) -> tuple[CheckpointManager, NumpyRun]:
+    manager, run = manager_of(storage, time), NumpyRun(accumulation_steps=k)
+    manager.restore(run)
+    return manager, run
+
+
 def events_in(storage) -> list[object]:
     files = read_events(storage, Documents(storage))
     assert files.problems == {}
@@ -117,9 +124,6 @@ def save_at(manager: CheckpointManager, run: NumpyRun, *batches: int) -> None:
     for at in batches:
         train(run, at)
         manager.save(run).result()
-
-
-# What is told
 
 
 def test_attempt_records_begin_saves_removals_and_end(storage, time):
@@ -143,81 +147,66 @@ def test_attempt_records_begin_saves_removals_and_end(storage, time):
     assert removed == [(saved[0].checkpoint, saved[2].checkpoint)]
 
 
-def test_next_attempt_records_its_parent(storage, time):
-    manager = manager_of(storage, time)
-    run = WatchedRun()
-    manager.restore(run)
-    save_at(manager, run, 6)
-    again = WatchedRun()
-    with manager_of(storage, time) as second:
-        second.restore(again)
-    began = [event for event in events_in(storage) if isinstance(event, Began)]
-    assert [event.checkpoint for event in began] == [None, run_name(second)]
-    assert began[1].progress == run.progress()
+def ended_in(storage) -> Ended:
+    ended = events_in(storage)[-1]
+    assert isinstance(ended, Ended)
+    return ended
 
 
-def run_name(manager: CheckpointManager) -> str:
-    latest = manager.latest()
-    assert latest is not None
-    return latest.name
-
-
-@pytest.mark.parametrize(
-    ("error", "how"),
-    [
+def test_how_an_attempt_ended_is_told():
+    for error, how in [
         (RuntimeError("Malloc failed\nat line 3"), "failed"),
         (KeyboardInterrupt(), "interrupted"),
         (SystemExit(143), "preempted"),
         (SystemExit(1), "failed"),
         (StaleAttemptError("another"), "overtaken"),
-    ],
-)
-def test_how_an_attempt_ended_is_told(storage, error, how):
-    run = WatchedRun()
-    manager = manager_of(storage)
-    manager.restore(run)
-    save_at(manager, run, 3)
-    with pytest.raises(type(error)), manager:
-        raise error
-    ended = events_in(storage)[-1]
-    assert isinstance(ended, Ended)
-    assert (ended.how, ended.error, ended.message) == (how, type(error).__name__, str(error).partition("\n")[0])
+        (None, "closed"),  # without a last save it is not finished
+    ]:
+        manager, run = started(storage := Valve(), k=4)
+        save_at(manager, run, 3)
+        with pytest.raises(type(error)) if error is not None else nullcontext(), manager:
+            if error is not None:
+                raise error
+        ended, kind = ended_in(storage), None if error is None else type(error).__name__
+        message = "" if error is None else str(error).partition("\n")[0]
+        assert (ended.how, ended.error, ended.message) == (how, kind, message)
 
 
-def test_training_that_was_asked_to_return_is_preempted(storage):
+def test_training_that_ends_otherwise_is_told_too(storage, time, monkeypatch):
+    """It was asked to return, and went on from there until saves failed."""
     run = WatchedRun()
-    manager = manager_of(storage, preempt_when=lambda: run.batches >= 3, on_preempt="return")
-    with manager:
+    with manager_of(storage, time, preempt_when=lambda: run.batches >= 3, on_preempt="return") as manager:
         manager.restore(run)
-        for _ in run.train_until(9):
+        for _ in run.train_until(3):
             manager.step(run)
-            if manager.preempted:
-                break
-    ended = events_in(storage)[-1]
-    assert isinstance(ended, Ended)
+        assert manager.preempted
+    ended = ended_in(storage)
     assert (ended.how, ended.error, ended.progress.batches_delivered) == ("preempted", None, 3)
+    again = WatchedRun()
+    manager = manager_of(storage, time, on_save_error="raise")
+    manager.restore(again)
+    monkeypatch.setattr(DictStorage, "write", refuse)
+    train(again, 4)
+    manager.save(again).exception()
+    with pytest.raises(SaveFailedError):
+        manager.close()
+    ended = ended_in(storage)
+    assert (ended.how, ended.error) == ("failed", "SaveFailedError")
+    (_, began) = [event for event in events_in(storage) if isinstance(event, Began)]
+    assert (began.checkpoint, began.progress) == (manager.latest().name, run.progress())
 
 
-def test_closed_without_a_last_save_is_not_finished(storage):
-    with manager_of(storage) as manager:
-        manager.restore(WatchedRun())
-    assert [event.how for event in events_in(storage) if isinstance(event, Ended)] == ["closed"]
+def refuse(self, key, stream, size_bytes):
+    raise StorageError(f"could not write {key}")
 
 
 def test_failed_save_is_recorded_with_next_one(storage, monkeypatch):
-    run = WatchedRun()
-    manager = manager_of(storage)
-    manager.restore(run)
-    write = DictStorage.write
-
-    def fail(self, key, stream, size_bytes):
-        raise StorageError(f"could not write {key}")
-
-    monkeypatch.setattr(DictStorage, "write", fail)
-    train(run, 2)
-    assert manager.save(run).exception() is not None
+    manager, run = started(storage, k=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(DictStorage, "write", refuse)
+        train(run, 2)
+        assert manager.save(run).exception() is not None
     assert segments_in(storage) == []
-    monkeypatch.setattr(DictStorage, "write", write)
     save_at(manager, run, 4)
     (failed,) = [event for event in events_in(storage) if isinstance(event, SaveFailed)]
     assert (failed.error, failed.checkpoint) == ("StorageError", "a000001-c0000000000-m0002")
@@ -235,43 +224,20 @@ def test_without_events_nothing_is_written(storage):
     assert segments_in(storage) == []
 
 
-def test_repeated_progress_records_nothing(storage):
-    manager = manager_of(storage)
-    run = WatchedRun()
-    manager.restore(run)
-    save_at(manager, run, 4)
-    before = dict(storage.files)
-    manager.save(run).result()
-    assert storage.files == before
-    manager.close()
-
-
-# Values
-
-
 def losses_in(storage) -> dict[int, float | None]:
     points = [event for event in events_in(storage) if isinstance(event, Point)]
     return {point.last: point.values["loss"].mean for point in points if "loss" in point.values}
 
 
-def test_step_metrics_are_recorded_as_cycle_means(storage, time):
-    run = NumpyRun(accumulation_steps=4)
-    with manager_of(storage, time) as manager:
-        manager.restore(run)
+def test_step_metrics_are_recorded_as_cycle_means(time):
+    """Also of a loop that gives values now and then, and never where a cycle ends."""
+    for seen, expected in [((0, 1, 2, 3), {1: 2.5, 2: 6.5, 3: 10.5}), ((1, 2), {1: 1.5, 2: 5.5})]:
+        manager, run = started(storage := Valve(), time, k=4)
         for batches in run.train_until(12):
-            manager.step(run, {"loss": float(batches)})
-    assert losses_in(storage) == {1: 2.5, 2: 6.5, 3: 10.5}
-
-
-def test_cycles_seen_in_part_are_kept_apart(storage, time):
-    """A loop that gives values now and then, and never where a cycle ends."""
-    run = NumpyRun(accumulation_steps=4)
-    with manager_of(storage, time) as manager:
-        manager.restore(run)
-        for batches in run.train_until(12):
-            if batches % 4 in (1, 2):
+            if batches % 4 in seen:
                 manager.step(run, {"loss": float(batches)})
-    assert losses_in(storage) == {1: 1.5, 2: 5.5}  # of the third nobody said that it ended
+        manager.close()
+        assert losses_in(storage) == expected  # of the last cycle nobody may have said that it ended
 
 
 def test_cycle_split_by_resume_has_no_mean(storage, time):
@@ -294,9 +260,7 @@ def test_cycle_split_by_resume_has_no_mean(storage, time):
 
 def test_tensor_is_read_late_and_parameter_immediately(storage):
     read: list[float] = []
-    run = NumpyRun(accumulation_steps=4)
-    manager = manager_of(storage)
-    manager.restore(run)
+    manager, run = started(storage, k=4)
     for batches in run.train_until(100):
         manager.step(run, {"loss": Tensor(batches, read)})
     assert read == []
@@ -333,9 +297,7 @@ def test_device_error_reaches_training_thread(storage):
         def asnumpy(self):
             raise RuntimeError("a kernel failed some calls ago")
 
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage)
-    manager.restore(run)
+    manager, run = started(storage)
     train(run, 1)
     manager.step(run, {"loss": Broken(1.0, [])})
     train(run, 2)
@@ -344,53 +306,40 @@ def test_device_error_reaches_training_thread(storage):
     manager.close()
 
 
-@pytest.mark.parametrize(
-    ("error", "values"),
-    [
+def test_no_value_is_read_after_foreign_error():
+    """It may be the device's own: a read might never return."""
+    for error, values in [
         (RuntimeError("device lost"), []),
         (StorageError("the data are gone"), [1.0]),
         (KeyboardInterrupt(), [1.0]),
-        (SystemExit(143), [1.0]),
-    ],
-)
-def test_no_value_is_read_after_foreign_error(storage, error, values):
-    """It may be the device's own: a read might never return."""
-    read: list[float] = []
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage)
-    manager.restore(run)
-    train(run, 1)
-    manager.step(run, {"loss": Tensor(1.0, read)})
-    with pytest.raises(type(error)), manager:
-        raise error
-    assert read == values
-    assert kinds_in(storage) == ["began", *["point"] * len(values), "ended"]
-
-
-# When
+    ]:
+        read: list[float] = []
+        manager, run = started(storage := Valve())
+        train(run, 1)
+        manager.step(run, {"loss": Tensor(1.0, read)})
+        with pytest.raises(type(error)), manager:
+            raise error
+        assert read == values, error
+        assert kinds_in(storage) == ["began", *["point"] * len(values), "ended"]
 
 
 def test_event_segments_become_rarer_with_age(storage, time):
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage, time)
-    manager.restore(run)
+    manager, run = started(storage, time)
     counts = []
-    for minutes in range(1, 241):
+    for minutes in range(1, 161):
         time.pass_by(minutes=1)
         save_at(manager, run, minutes)
         counts.append(len(segments_in(storage)))
     # A twentieth of the age: with each of the first 20 minutes, and from 100 minutes on every five.
     assert counts[:20] == list(range(1, 21))
-    assert counts[239] - counts[119] == 24
+    assert counts[159] - counts[119] == 8
     manager.close()
     names = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
-    assert len(names) == len(set(names)) == 240
+    assert len(names) == len(set(names)) == 160
 
 
 def test_the_last_save_takes_everything_along(storage, time):
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage, time)
-    manager.restore(run)
+    manager, run = started(storage, time)
     time.pass_by(hours=10)
     save_at(manager, run, 1)
     train(run, 2)
@@ -401,26 +350,9 @@ def test_the_last_save_takes_everything_along(storage, time):
     manager.close()
 
 
-def test_events_are_written_by_another_thread(storage, monkeypatch):
-    threads = set()
-    create = DictStorage.create
-
-    def noted(self, key, data):
-        if key.startswith("events/"):
-            threads.add(threading.current_thread().name)
-        create(self, key, data)
-
-    monkeypatch.setattr(DictStorage, "create", noted)
-    with manager_of(storage) as manager:
-        run = WatchedRun()
-        manager.restore(run)
-        save_at(manager, run, 3)
-    assert threads == {"ckptkit-events"}
-
-
-def train_without_saves(manager, run, time, steps):
+def train_without_saves(manager, run, time, steps, seconds=1.0):
     for batches in run.train_until(steps):
-        time.pass_by(seconds=1)
+        time.pass_by(seconds=seconds)
         manager.step(run, {"loss": float(batches)})
 
 
@@ -432,14 +364,12 @@ def let_end(name):
 
 def test_events_are_stored_without_a_commit(storage, time):
     """Who saves once an hour can see the loss before."""
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage, time)
-    manager.restore(run)
-    train_without_saves(manager, run, time, 127)
+    manager, run = started(storage, time)
+    train_without_saves(manager, run, time, 191, seconds=0.2)  # after 128 micro-steps, 25.6 s had passed
     assert storage.tries == []
-    train_without_saves(manager, run, time, 128)
+    train_without_saves(manager, run, time, 192, seconds=0.2)
     let_end("ckptkit-events")
-    assert losses_in(storage) == {step: float(step) for step in range(1, 65)}  # later ones are not read yet
+    assert losses_in(storage) == {step: float(step) for step in range(1, 129)}  # later ones are not read yet
     train_without_saves(manager, run, time, 1500)
     manager.save_final(run)
     manager.close()
@@ -449,9 +379,7 @@ def test_events_are_stored_without_a_commit(storage, time):
 
 
 def test_hung_storage_between_commits_delays_nothing(storage, time, monkeypatch, caplog):
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage, time)
-    manager.restore(run)
+    manager, run = started(storage, time)
     storage.open.clear()
     train_without_saves(manager, run, time, 900)
     assert len(storage.tries) == 1
@@ -464,14 +392,9 @@ def test_hung_storage_between_commits_delays_nothing(storage, time, monkeypatch,
     assert losses_in(storage) == {step: float(step) for step in range(1, 901)}
 
 
-# What goes wrong
-
-
 def test_failing_storage_warns_once_without_losing_events(storage, time, caplog):
     """In the end each event is stored exactly once."""
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage, time)
-    manager.restore(run)
+    manager, run = started(storage, time)
     storage.failures = 9  # each put tries three times
     with caplog.at_level(logging.WARNING):
         for batches in (1, 2, 3, 4):
@@ -492,9 +415,7 @@ def test_failing_storage_warns_once_without_losing_events(storage, time, caplog)
 
 def test_events_behind_failed_segment_keep_their_order(storage, time, monkeypatch):
     monkeypatch.setattr(ckptkit.format.events, "MAX_SEGMENT_BYTES", 3000)
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage, time)
-    manager.restore(run)
+    manager, run = started(storage, time)
     for batches in run.train_until(30):
         manager.step(run, {"loss": float(batches)})
     storage.failures = 3  # those of one put
@@ -520,39 +441,26 @@ def test_saves_go_on_after_last_event_file(storage, time, monkeypatch, caplog):
     assert not caplog.records
 
 
-def test_event_file_removed_while_read_is_told(storage, time):
+def test_gaps_and_foreign_files_of_events_are_told(storage, time):
     with manager_of(storage, time) as manager:
         run = NumpyRun()
         manager.restore(run)
         save_at(manager, run, 1)
-    *_, key = segments_in(storage)
-    reading = FaultyStorage(storage, [Fault(lambda: storage.delete([key]), operations={"read"}, key=key)])
-    files = read_events(reading, Documents(storage))
-    assert files.problems == {key: f"{key} was removed while it was read"}
-
-
-@pytest.mark.parametrize("gone", [1, 2])
-def test_gaps_and_foreign_files_of_events_are_told(storage, time, gone):
-    with manager_of(storage, time) as manager:
-        run = NumpyRun()
-        manager.restore(run)
-        save_at(manager, run, 1)
-    events = events_in(storage)
-    token = Documents(storage).document(1).token
-    for number in (1, 2, 3, 4):
-        by = "0" * 32 if number == 4 else token
-        storage.files[segment_key(1, number)] = encode_segment(1, by, number, events)[0]
-    del storage.files[segment_key(1, gone)]
-    assert read_events(storage, Documents(storage)).problems == {
-        segment_key(1, gone): "it is missing, and a later one is there",
-        segment_key(1, 4): f"{segment_key(1, 4)} has another token than attempts/000001.json",
+    events, token = events_in(storage), Documents(storage).document(1).token
+    keys = {number: segment_key(1, number) for number in range(1, 7)}
+    for number in (1, 3, 4, 5, 6):
+        storage.files[keys[number]] = encode_segment(1, "0" * 32 if number == 5 else token, number, events)[0]
+    storage.files.pop(keys[2], None)
+    removed = Fault(lambda: storage.delete([keys[6]]), operations={"read"}, key=keys[6])
+    assert read_events(FaultyStorage(storage, [removed]), Documents(storage)).problems == {
+        keys[2]: "it is missing, and a later one is there",
+        keys[5]: f"{keys[5]} has another token than attempts/000001.json",
+        keys[6]: f"{keys[6]} was removed while it was read",
     }
 
 
 def test_failed_segment_is_not_tried_at_every_commit(storage, time):
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage, time)
-    manager.restore(run)
+    manager, run = started(storage, time)
     storage.failures = 10**6
     asked = []
     for minutes in (100, 10, 0, 10):
@@ -565,31 +473,9 @@ def test_failed_segment_is_not_tried_at_every_commit(storage, time):
     manager.close()
 
 
-def test_first_missing_event_file_is_named(storage):
-    for number in (1, 4):
-        storage.files[segment_key(1, number)], _ = encode_segment(1, "0" * 32, number, [LeftOut(at="", events=1)])
-    files = read_events(storage, Documents(storage))
-    assert list(files.problems) == [segment_key(1, 2)]
-    assert [segment.header.number for segment in files.segments] == [1, 4]
-
-
-def test_a_lost_reply_stores_nothing_twice(storage, time, caplog):
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage, time)
-    manager.restore(run)
-    storage.loses_replies = True
-    save_at(manager, run, 1, 2)
-    manager.close()
-    names = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
-    assert len(names) == len(set(names)) == 2
-    assert not caplog.records
-
-
 def test_hung_storage_delays_save_briefly(storage, monkeypatch, caplog):
     monkeypatch.setattr(recorder, "_PATIENCE", timedelta(milliseconds=100))
-    run = WatchedRun()
-    manager = manager_of(storage)
-    manager.restore(run)
+    manager, run = started(storage, k=4)
     storage.open.clear()
     for batches in run.train_until(3):
         manager.step(run)
@@ -602,18 +488,6 @@ def test_hung_storage_delays_save_briefly(storage, monkeypatch, caplog):
     assert caplog.text.count("the storage accepted none for 0.1 s") == 1
     saved = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
     assert len(saved) == len(set(saved)) == 3
-
-
-def test_hung_storage_delays_close_briefly(storage, monkeypatch, caplog):
-    monkeypatch.setattr(recorder, "_PATIENCE", timedelta(milliseconds=100))
-    run = WatchedRun()
-    manager = manager_of(storage)
-    manager.restore(run)
-    save_at(manager, run, 1)
-    storage.open.clear()
-    manager.close()
-    storage.open.set()
-    assert "the storage accepted none for 0.1 s" in caplog.text
 
 
 def test_long_outage_drops_oldest_events_with_count(storage, time, monkeypatch):
@@ -642,9 +516,7 @@ def test_long_outage_drops_oldest_events_with_count(storage, time, monkeypatch):
 def test_many_saves_in_short_time_lose_nothing(storage, time, monkeypatch):
     """A storage that works has them before memory is full, however short the time is."""
     monkeypatch.setattr(recorder, "_MOST_EVENTS", 40)
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage, time)
-    manager.restore(run)
+    manager, run = started(storage, time)
     time.pass_by(hours=2)  # the next files are not due for minutes
     for _ in run.train_until(60):
         manager.save(run).result()
@@ -653,22 +525,3 @@ def test_many_saves_in_short_time_lose_nothing(storage, time, monkeypatch):
     assert sum(isinstance(event, Saved) for event in events) == 60
     assert not any(isinstance(event, LeftOut) for event in events)
     assert len(segments_in(storage)) <= 2 + 120 / 10
-
-
-def test_run_ended_by_failed_saves_records_failure(storage, monkeypatch):
-    run = WatchedRun()
-    manager = manager_of(storage, on_save_error="raise")
-    manager.restore(run)
-    save_at(manager, run, 1)
-
-    def fail(self, key, stream, size_bytes):
-        raise StorageError(f"could not write {key}")
-
-    monkeypatch.setattr(DictStorage, "write", fail)
-    train(run, 2)
-    manager.save(run).exception()
-    with pytest.raises(SaveFailedError):
-        manager.close()
-    ended = events_in(storage)[-1]
-    assert isinstance(ended, Ended)
-    assert (ended.how, ended.error) == ("failed", "SaveFailedError")
