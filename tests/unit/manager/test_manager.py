@@ -11,14 +11,14 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.interrupted import InterruptedStart
 from support.options import grouped
-from support.process import forked, python
+from support.process import python
 from support.runs.grown import ON_REQUEST, WatchedRun, opened, run_at, train
 
 from ckptkit.checkpoint.read import load
@@ -130,29 +130,6 @@ def test_a_state_that_does_not_fit_fences_nobody(root):
     assert os.listdir(root / "attempts") == ["000001.json"]
     train(run, 2)
     assert manager.save(run).exception() is None
-
-
-def test_checkpoints_and_latest_tell_what_is_there(root):
-    noon = datetime(2024, 5, 17, 12, tzinfo=timezone.utc)
-    manager, run = started(root, clock=lambda: noon)
-    for at in (2, 4, 7):
-        train(run, at)
-        manager.save(run, {"loss": at / 2}).result()
-    listed = manager.checkpoints()
-    assert [one.name for one in listed] == [
-        "a000001-c0000000000-m0002",
-        "a000001-c0000000001-m0000",
-        "a000001-c0000000001-m0003",
-    ]
-    assert manager.latest() == listed[-1]
-    assert listed[-1].progress == run.progress()
-    assert [one.metrics for one in listed] == [{"loss": 1.0}, {"loss": 2.0}, {"loss": 3.5}]
-    assert {one.created_at for one in listed} == {noon.isoformat()}
-    assert {(one.attempt, one.problem) for one in listed} == {(1, None)}
-    shards = [path.stat().st_size for path in root.rglob("*.safetensors") if listed[-1].name in str(path)]
-    frozen = [path.stat().st_size for path in (root / "frozen").rglob("*.safetensors")]
-    assert listed[-1].size_bytes == sum(shards) + sum(frozen)
-    assert manager.url == str(root)
 
 
 def test_metrics_are_numbers_and_none_where_not_finite(root):
@@ -712,54 +689,34 @@ def test_unawaited_failed_save_is_reported_at_exit(root, how):
         assert line.startswith(f"[ckptkit] {begin}")
 
 
-SAID = """
-import logging, sys
-from ckptkit.manager.manager import CheckpointManager
-from ckptkit.core.save_policy import SaveEvery
-from ckptkit.testing.state import NumpyRun
-
-if sys.argv[2:] == ["logs itself"]:
-    logging.basicConfig(level=logging.WARNING)
-if sys.argv[2:] == ["has a handler"]:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setLevel(logging.WARNING)
-    logging.getLogger("ckptkit").addHandler(handler)
-if sys.argv[2:] == ["restores twice"]:
-    with CheckpointManager(sys.argv[1]) as manager:
-        manager.restore(NumpyRun())
-run = NumpyRun()
-with CheckpointManager(sys.argv[1]) as manager:
-    manager.restore(run)
-    for _ in range(6):
-        run.train_step()
-    manager.save(run)
-"""
+def test_log_goes_to_stderr_once_unless_the_program_logs(monkeypatch, capsys):
+    logger, root = logging.getLogger("ckptkit"), logging.getLogger()
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    with monkeypatch.context() as program:
+        program.setattr(root, "handlers", [logging.NullHandler()])
+        process.show_log()
+        assert logger.handlers == []
+    monkeypatch.setattr(root, "handlers", [])
+    for _ in range(2):
+        process.show_log()
+    logger.info("starting afresh")
+    assert capsys.readouterr().err == "[ckptkit] starting afresh\n"
 
 
-def said_by_a_loop(*arguments):
-    return forked("-c", SAID, *arguments).stderr.splitlines()
-
-
-def test_custom_loop_is_told_its_resume_point(root):
-    assert said_by_a_loop(root) == [f"[ckptkit] starting afresh at {root}"]
-    assert said_by_a_loop(root) == [
-        "[ckptkit] resuming from a000001-c0000000001-m0002: epoch 0, batch 6, after 1 optimizer step, micro-step 2 of "
-        "its cycle"
-    ]
-    assert said_by_a_loop(root, "logs itself") == said_by_a_loop(root, "has a handler") == []
-    assert len(said_by_a_loop(root, "restores twice")) == 2
-
-
-def test_starts_that_left_no_checkpoint_are_counted(root, caplog):
+def test_start_says_where_it_goes_on_and_which_left_no_checkpoint(root, caplog):
     caplog.set_level(logging.INFO, "ckptkit")
     for _ in range(3):
-        started(root)  # and dies before its first save
+        manager, run = started(root)  # and dies before its first save
+    train(run, 6)
+    manager.save(run).result()
+    started(root)
+    afresh, advice = f"starting afresh at {root}", "If they ended before a save was due, save more often"
     assert [record.getMessage() for record in caplog.records] == [
-        f"starting afresh at {root}",
-        f"starting afresh at {root}: 1 start before this one left no checkpoint. If they ended before a save was due, "
-        "save more often",
-        f"starting afresh at {root}: 2 starts before this one left no checkpoint. If they ended before a save was due, "
-        "save more often",
+        afresh,
+        f"{afresh}: 1 start before this one left no checkpoint. {advice}",
+        f"{afresh}: 2 starts before this one left no checkpoint. {advice}",
+        "resuming from a000003-c0000000001-m0002: epoch 0, batch 6, after 1 optimizer step, micro-step 2 of its cycle",
     ]
 
 
