@@ -102,8 +102,8 @@ def intervals_of(root: Path) -> list[Interval]:
 
 def test_it_saves_at_once_and_then_as_measured(tmp_path):
     """A stall of 2 s and a share of 1 %: 200 s, which are 20 cycles; then less often, while nothing fails."""
-    manager = live(tmp_path, Time(), 150, stall=2.0)
-    manager.close()
+    time = Time()
+    live(tmp_path, time, 150, stall=2.0).close()
     saved = cycles_of(tmp_path)
     assert saved[:2] == [1, 3]
     gaps = [later - earlier for earlier, later in pairwise(saved[1:])]
@@ -115,6 +115,8 @@ def test_it_saves_at_once_and_then_as_measured(tmp_path):
     assert first.cycle_seconds == pytest.approx(10.0, rel=0.3)
     assert (first.failures, first.overhead) == (0, 0.01)
     assert first.stall_seconds == pytest.approx(2.0)
+    live(tmp_path, time, 180, stall=2.0).close()
+    assert cycles_of(tmp_path, 2)[0] > 151  # a next start begins with the last interval
 
 
 def schedule_of(results, time):
@@ -135,6 +137,9 @@ def test_another_interval_of_as_many_cycles_is_no_news(tmp_path, caplog):
             results.durations.append(timedelta(seconds=stall))
             time.seconds += stall
             auto.begun(cycles, auto.proposal(cycles))
+    auto.begun(10, 40)
+    auto.skipped(50)  # then a quarter of the interval later
+    assert next(cycles for cycles in range(45, 70) if auto.is_due(progress_at(cycles), timedelta())) == 60
     lines = [one.getMessage() for one in caplog.records]
     assert lines[0].startswith("saves come every 1 cycle of 16 min 40 s (wanted: every ")
     assert [line.split(" of ")[0] for line in lines] == ["saves come every 1 cycle", "saves come every 3 cycles"]
@@ -213,6 +218,13 @@ def test_all_ranks_save_at_the_intervals_of_rank_0(tmp_path):
             keep=ck.KeepLatest(1000),
             **grouped(monotonic=time.monotonic, boot="b"),
         )
+        capture = run.capture
+
+        def slow_capture():
+            time.seconds += 0.5
+            return capture()
+
+        run.capture = slow_capture
         manager.restore(run)
         for _ in run.train_until(run.batches + 24 * K):
             time.seconds += (1 + 3 * world.rank) * 10.0 / K
