@@ -126,7 +126,7 @@ def test_same_step_told_twice_is_no_progress(heart, clock, tmp_path):
     heart.step(21)
     clock.now += 50
     heart.step(21)
-    assert read(tmp_path).last_sign_at == 100
+    assert (read(tmp_path).last_sign_at, read(tmp_path).slowest) == (100, 0)
 
 
 def test_slow_step_fades(heart, clock, tmp_path):
