@@ -236,11 +236,14 @@ def check_homes(base: Path, root: str = "local", *mirrors: str) -> dict[str, lis
 def moments(calls, actions):
     """Each of ``calls`` with something that can happen at it: of each kind of call, in turn all that can.
 
-    No death right before a call that changes nothing: that is the one after the last call that changed something.
+    No death right before a call that changes nothing: that is the one after the last call that changed something. Of
+    the same call that changes nothing, every second one.
     """
     kinds, turns = {"before": EVERY, "during": DIVISIBLE, "after": MUTATING}, Counter()
     for index, call in enumerate(calls):
-        likely = actions if call.operation in MUTATING else [action for action in actions if action != "kill"]
+        changes, same = call.operation in MUTATING, (call.operation, *call.keys)
+        turns[same] += 1
+        likely = actions if changes else [action for action in actions if action != "kill" and turns[same] % 2]
         possible = [(when, action) for when, those in kinds.items() for action in likely if call.operation in those]
         if possible:
             when, action = possible[turns[call.operation] % len(possible)]

@@ -393,7 +393,8 @@ def test_a_file_is_looked_for_once_a_second(root, tmp_path, caplog):
 
 def test_before_the_final_save_nobody_else_saves(root):
     """Also where a save is due, and where somebody asked: what belongs to the last state is still to come."""
-    manager, run = started(root, save=ck.SaveEvery(micro_steps=1), preempt_when=lambda: run.batches >= 2)
+    reports, save = [], ck.SaveEvery(micro_steps=1)
+    manager, run = started(root, save=save, preempt_when=lambda: run.batches >= 2, on_save=reports.append)
     next(run.train_until(1))
     assert manager.step(run) is not None
     manager.wait()
@@ -406,6 +407,7 @@ def test_before_the_final_save_nobody_else_saves(root):
     with pytest.raises(ck.Preempted) as raised:
         manager.save_final(run)
     assert raised.value.checkpoint == names(root)[-1] == "a000001-c0000000001-m0000"
+    assert [report.checkpoint for report in reports] == names(root)  # what follows may never come to this manager again
     assert manager.preempted
     manager.close()
 
