@@ -164,6 +164,28 @@ def test_bandwidth_bounds_uploads_until_the_end(tmp_path):
     assert committed(tmp_path, "bucket") == [name_at(1, 2)]
 
 
+def test_upload_that_failed_is_tried_with_the_next_commit_whatever_the_pace(tmp_path):
+    life = started(tmp_path, mirrors=({}, {"every": timedelta(hours=1)}))
+    failing = life.homes["bucket"].inject(Fault("error", operations={"write"}))
+    life.saved_at(1)
+    assert failing.fired == 1
+    assert committed(tmp_path, "bucket") == []
+    life.saved_at(2)
+    assert committed(tmp_path, "bucket") == [name_at(1, 2)]
+
+
+def test_bound_holds_again_after_a_final_save_that_was_not_the_last(tmp_path):
+    life = started(tmp_path, mirrors=({}, {"bandwidth": 1}))
+    life.train(2)
+    life.manager.save_final(life.run)
+    assert committed(tmp_path, "bucket") == [name_at(1, 2)]
+    life.train(5)
+    life.manager.save(life.run).result()
+    assert life.uploads[1].is_busy
+    assert name_at(1, 5) not in committed(tmp_path, "bucket")
+    life.manager.close()
+
+
 def test_end_waits_for_required_mirrors_only(tmp_path, caplog):
     life = started(tmp_path, 2, mirrors=({"required": False}, {}))
     life.homes["neighbour"].inject(Fault("error", operations={"write"}, times=None))

@@ -327,6 +327,33 @@ def after_step(batches):
     assert (ended.code, ended.of("child"), ended.of("exported")) == (0, -signal.SIGTERM, WHOLE)
 
 
+def test_forked_process_that_trains_hears_for_itself():
+    """What listened in the process that it was forked off from is not asked."""
+    script = """
+import os, signal
+from ckptkit.manager.preemption import SIGNALS
+
+class Hearing:
+    def __init__(self):
+        self.signals = []
+
+    def heard(self, number):
+        self.signals.append(number)
+
+parent, own = Hearing(), Hearing()
+SIGNALS.listen(parent)
+if os.fork():
+    os.wait()
+    SIGNALS.leave(parent)
+else:
+    SIGNALS.listen(own)
+    os.kill(os.getpid(), signal.SIGTERM)
+    SIGNALS.leave(own)
+    print(len(parent.signals), len(own.signals))
+"""
+    assert forked("-c", script).stdout == "0 1\n"
+
+
 def test_signal_that_nobody_took_does_what_it_did():
     script = "import signal; from ckptkit.manager.preemption import PreviousHandler as D; D(signal.SIGTERM).take(None)"
     assert forked("-c", script, expect=None).returncode == -signal.SIGTERM
