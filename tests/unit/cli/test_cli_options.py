@@ -8,7 +8,6 @@ import shutil
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 from unit.tools.interchange.test_interchange import weights
 
@@ -39,72 +38,44 @@ def given_to(monkeypatch, module: str, function: str, arguments: str) -> dict[st
     return told
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ("show R", (None, False, None, False)),
-        ("show R --tensors --state --rank 0", (0, True, None, True)),
-        ("show R --tensor T --rank 2", (2, False, "T", False)),
-    ],
-)
-def test_show_reads_what_is_asked_for(monkeypatch, arguments, expected):
-    given = given_to(monkeypatch, "show", "document_of", arguments)
-    names = ("rank", "lists_tensors", "tensor", "with_state")
-    assert tuple(given[name] for name in names) == expected
+OF_SHOW = ("show", "document_of")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "command", "options"),
-    [
-        ("doctor -- x --json", ["x", "--json"], DoctorOptions()),
-        (
-            "doctor --steps 9 --kills 4 --seed 5 --timeout 1.5 --json -- x",
-            ["x"],
-            DoctorOptions(9, 4, 5, timedelta(seconds=1.5)),
-        ),
-        ("doctor --within 1.5m --own-saves -- x", ["x"], DoctorOptions(within=timedelta(seconds=90), own_saves=True)),
-    ],
-)
-def test_doctor_examines_as_asked(monkeypatch, arguments, command, options):
-    given = given_to(monkeypatch, "doctor", "DoctorExamination", arguments)
-    assert (given["command"], given["options"]) == (command, options)
+OF_DOCTOR = ("doctor", "DoctorExamination")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ("-o F --force", {"with_optimizer": False, "rank": 0, "overwrite": True}),
-        ("C -o F --with-optimizer --rank 2", {"checkpoint": "C", "with_optimizer": True, "rank": 2}),
-    ],
-)
-def test_export_writes_what_is_asked_for(monkeypatch, tmp_path, arguments, expected):
-    given = given_to(monkeypatch, "export_import", "export_weights", f"export {tmp_path} {arguments}")
-    assert given.items() >= expected.items()
+OF_EXPORT = ("export_import", "export_weights")
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("ls {run} --option region=x", [("run", "x", False)]),
-        ("show {run} --option region=x", [("run", "x", False)]),
-        ("report {run} --json --option region=x", [("run", "x", False)]),
-        ("verify {run} --option region=x", [("run", "x", False)]),
-        ("diff {run} latest --option region=x", [("run", "x", False)]),
-        (
-            "diff {run} latest --option region=x --other-root {tmp}/other --other-option region=y",
-            [("run", "x", False), ("other", "y", False)],
-        ),
-        ("prune {run} --keep latest:9 --dry-run --option region=x", [("run", "x", False)]),
-        ("prune {run} --keep latest:9 --yes --option region=x", [("run", "x", True)]),
-        (
-            "copy {run} {tmp}/new --source-option region=x --target-option region=y",
-            [("run", "x", False), ("new", "y", True)],
-        ),
-        ("export {run} -o {tmp}/x.ckpt --option region=x", [("run", "x", False)]),
-        ("import {tmp}/weights.safetensors {tmp}/new --option region=x", [("new", "x", True)]),
-    ],
-)
-def test_roots_get_their_own_options_and_patience(tmp_path, monkeypatch, weights, command, expected):
+GIVEN = {
+    "show R": (OF_SHOW, {"rank": None, "lists_tensors": False, "tensor": None, "with_state": False}),
+    "show R --tensors --state --rank 0": (OF_SHOW, {"rank": 0, "lists_tensors": True, "with_state": True}),
+    "show R --tensor T --rank 2": (OF_SHOW, {"rank": 2, "tensor": "T"}),
+    "doctor -- x --json": (OF_DOCTOR, {"command": ["x", "--json"], "options": DoctorOptions()}),
+    "doctor --steps 9 --kills 4 --seed 5 --timeout 1.5 --json -- x": (
+        OF_DOCTOR,
+        {"command": ["x"], "options": DoctorOptions(9, 4, 5, timedelta(seconds=1.5))},
+    ),
+    "doctor --within 1.5m --own-saves -- x": (
+        OF_DOCTOR,
+        {"options": DoctorOptions(within=timedelta(seconds=90), own_saves=True)},
+    ),
+    "export R -o F --force": (OF_EXPORT, {"with_optimizer": False, "rank": 0, "overwrite": True}),
+    "export R C -o F --with-optimizer --rank 2": (
+        OF_EXPORT,
+        {"checkpoint": "C", "with_optimizer": True, "rank": 2, "overwrite": False},
+    ),
+}
+
+
+def test_what_was_typed_reaches_the_function(monkeypatch):
+    for arguments, (where, expected) in GIVEN.items():
+        with monkeypatch.context() as patch:
+            given = given_to(patch, *where, arguments)
+        assert {name: given[name] for name in expected} == expected, arguments
+
+
+def test_roots_get_their_own_options_and_patience(tmp_path, monkeypatch, weights):
     """A command that writes waits longer for its storage than one that reads."""
     for name in ("run", "other"):
         shutil.copytree(GOLDEN, tmp_path / name)
@@ -116,9 +87,27 @@ def test_roots_get_their_own_options_and_patience(tmp_path, monkeypatch, weights
 
     monkeypatch.setattr(options_module, "for_a_person", for_a_person)
     monkeypatch.setattr(options_module, "open_storage", lambda root, options: LocalStorage(root))
-    done = CliRunner().invoke(app, command.format(run=tmp_path / "run", tmp=tmp_path).split())
-    assert done.exit_code == 0, done.output
-    assert told == expected
+    read = [("run", "x", False)]
+    for command, expected in {
+        "ls {run} --option region=x": read,
+        "show {run} --option region=x": read,
+        "report {run} --json --option region=x": read,
+        "verify {run} --option region=x": read,
+        "diff {run} latest --option region=x": read,
+        "diff {run} latest --option region=x --other-root {tmp}/other --other-option region=y": [
+            *read,
+            ("other", "y", False),
+        ],
+        "prune {run} --keep latest:9 --dry-run --option region=x": read,
+        "prune {run} --keep latest:9 --yes --option region=x": [("run", "x", True)],
+        "copy {run} {tmp}/new --source-option region=x --target-option region=y": [*read, ("new", "y", True)],
+        "export {run} -o {tmp}/x.ckpt --option region=x": read,
+        "import {tmp}/weights.safetensors {tmp}/begun --option region=x": [("begun", "x", True)],
+    }.items():
+        told.clear()
+        done = CliRunner().invoke(app, command.format(run=tmp_path / "run", tmp=tmp_path).split())
+        assert done.exit_code == 0, done.output
+        assert told == expected, command
 
 
 def test_verify_of_one_checkpoint_leaves_the_others(tmp_path):

@@ -53,7 +53,7 @@ def shown_text(storage, capsys, **wanted) -> str:
     return capsys.readouterr().out
 
 
-def test_the_first_lines_say_what_it_is(kept):
+def test_the_first_lines_say_what_it_is(kept, capsys):
     facts = dict(line.split(maxsplit=1) for line in show(kept).split("\n\n")[0].splitlines())
     assert facts["checkpoint"] == AT_6
     assert facts["root"] == str(kept)
@@ -65,44 +65,37 @@ def test_the_first_lines_say_what_it_is(kept):
     assert facts["attempt"].endswith("; started fresh")
     assert (facts["ranks"], facts["size"], facts["metrics"]) == ("1", "376 B", "none")
     assert "ckptkit 0." in facts["libraries"]
+    times = {"stall_seconds": 1.25, "fence_wait_seconds": 2.5, "write_seconds": 4.0, "digest_seconds": 3.0}
+    earlier = datetime.now(timezone.utc) - timedelta(days=1)  # by another clock
+    print_parts(parts_of({**document_of(open_storage(kept)), "cost": times}, earlier))
+    told = capsys.readouterr().out
+    assert "training waited for 3.750 s; writing took 4.000 s, digests 3.000 s" in told
+    assert " ago" not in told
 
 
-@pytest.mark.parametrize(
-    ("k", "said"),
-    [
-        (1, ("after 3 batches", "3 batches delivered, each counted as a step", "3 batches           -")),
+def test_batches_are_called_batches(root, caplog, capsys):
+    """Each is counted as an update where K is 1 and where a train cell does not tell it."""
+    for k, resuming, shown, listed in (
+        (1, "after 3 batches", "3 batches delivered, each counted as a step", "3 batches           -"),
         (
             3,
-            (
-                "after 1 optimizer step, micro-step 0 of its cycle",
-                "1 updates in 1 cycles; micro-step 0",
-                "1         0/3",
-            ),
+            "after 1 optimizer step, micro-step 0 of its cycle",
+            "1 updates in 1 cycles; micro-step 0",
+            "1         0/3",
         ),
-    ],
-)
-def test_batches_are_called_batches(root, caplog, capsys, k, said):
-    """Each is counted as an update where K is 1 and where a train cell does not tell it."""
-    resuming, shown, listed = said
-    for steps in (3, 0):
-        run = NumpyRun(accumulation_steps=k)
-        with CheckpointManager(root) as manager, caplog.at_level("INFO", "ckptkit"):
-            manager.restore(run)
-            for _ in range(steps):
-                run.train_step()
-            manager.save(run)
-    assert f"epoch 0, batch 3, {resuming}" in caplog.text
-    assert shown in shown_text(open_storage(root), capsys)
-    assert run_ls(str(root), now=NOW) == 0
-    assert listed in capsys.readouterr().out
-
-
-def test_training_waited_for_copies_and_fences(kept, capsys):
-    shown = document_of(open_storage(kept))
-    times = {"stall_seconds": 1.25, "fence_wait_seconds": 2.5, "write_seconds": 4.0, "digest_seconds": 3.0}
-    print_parts(parts_of({**shown, "cost": times}, NOW))
-    told = "training waited for 3.750 s; writing took 4.000 s, digests 3.000 s"
-    assert told in capsys.readouterr().out
+    ):
+        place = root / str(k)
+        for steps in (3, 0):
+            run = NumpyRun(accumulation_steps=k)
+            with CheckpointManager(place) as manager, caplog.at_level("INFO", "ckptkit"):
+                manager.restore(run)
+                for _ in range(steps):
+                    run.train_step()
+                manager.save(run)
+        assert f"epoch 0, batch 3, {resuming}" in caplog.text
+        assert shown in shown_text(open_storage(place), capsys)
+        assert run_ls(str(place), now=NOW) == 0
+        assert listed in capsys.readouterr().out
 
 
 def test_an_attempt_says_where_it_went_on(kept):
@@ -112,15 +105,13 @@ def test_an_attempt_says_where_it_went_on(kept):
     text = show(kept)
     assert f"continued from {name_at(1, 4)}, chosen as {name_at(1, 4)}" in text
     assert "loss 0.25, worst not finite" in text
-
-
-def test_checkpoint_that_a_start_passed_over_is_named(kept):
-    corrupt(kept, AT_6)
+    newest = name_at(2, 5)
+    corrupt(kept, newest)
     life = Life(kept)
     life.restore()
     life.saved_at(7)
     (line,) = [line for line in show(kept).splitlines() if line.startswith("passed over")]
-    assert line.split(maxsplit=2)[2].startswith(f"{AT_6}: checkpoints/{AT_6}/rank-00000/weights-000.safetensors (")
+    assert line.split(maxsplit=2)[2].startswith(f"{newest}: checkpoints/{newest}/rank-00000/weights-000.safetensors (")
 
 
 def test_json_is_what_the_documents_say(kept):
@@ -130,31 +121,16 @@ def test_json_is_what_the_documents_say(kept):
     for field in ("created_at", "progress", "mid_cycle", "world_size", "size_bytes", "metrics", "libraries", "cost"):
         assert printed[field] == manifest[field], field
     assert (printed["checkpoint"], printed["root"], printed["rank"]) == (AT_6, str(kept), 0)
-    assert printed["state"] == rank["state"]
-    assert printed["save_number"] == rank["save_number"]
-    assert {name: printed["attempt"][name] for name in ("attempt", "parent", "branch")} == {
-        "attempt": 1,
-        "parent": None,
-        "branch": None,
-    }
+    assert (printed["state"], printed["save_number"]) == (rank["state"], rank["save_number"])
+    assert [printed["attempt"][name] for name in ("attempt", "parent", "branch")] == [1, None, None]
     for file in printed["files"]:
         data = (kept / file["key"]).read_bytes()
         assert (file["size_bytes"], file["digest"]) == (len(data), digest_of(data))
         assert file["tensors"] == len(safetensors.numpy.load(data))
     assert {file["role"] for file in printed["files"]} == {"weights", "optimizer", "accumulators"}
     assert [one["name"] for one in printed["tensors"]] == ["accumulators", "embedding", "moments", "weights"]
-    assert printed["tensors"][0] == {
-        "name": "accumulators",
-        "role": "accumulators",
-        "dtype": "F32",
-        "shape": [5],
-        "size_bytes": 20,
-        "placement": "per_rank",
-    }
-    assert printed["tensor"] is None
-
-
-def test_what_was_not_asked_for_is_null(kept):
+    described = {"name": "accumulators", "role": "accumulators", "dtype": "F32", "shape": [5], "size_bytes": 20}
+    assert printed["tensors"][0] == {**described, "placement": "per_rank"}
     printed = json.loads(show(kept, "--json"))
     assert (printed["tensors"], printed["tensor"], printed["state"], printed["observed"]) == (None,) * 4
 
@@ -184,18 +160,8 @@ def test_a_tensor_is_summarised_as_numpy_would(kept):
     printed = json.loads(show(kept, "--json", "--tensor", "weights"))["tensor"]
     assert printed["digest"] == digest_of(weights.tobytes())
     assert (printed["minimum"], printed["maximum"]) == (weights.min().item(), weights.max().item())
-    assert printed["mean"] == pytest.approx(weights.mean(dtype=np.float64))
-    assert printed["std"] == pytest.approx(weights.std(dtype=np.float64))
-    assert printed["norm"] == pytest.approx(np.linalg.norm(weights.astype(np.float64)))
-    assert (printed["count"], printed["finite"], printed["zeros"], printed["nan"], printed["infinite"]) == (
-        5,
-        5,
-        0,
-        0,
-        0,
-    )
-    text = show(kept, "--tensor", "weights")
-    assert f"digest    {printed['digest']}" in text
+    assert [printed[name] for name in ("count", "finite", "zeros", "nan", "infinite")] == [5, 5, 0, 0, 0]
+    assert f"digest    {printed['digest']}" in show(kept, "--tensor", "weights")
 
 
 def test_of_an_unknown_tensor_the_nearest_are_named(kept):
@@ -233,19 +199,11 @@ def test_rank_shows_own_and_shared_tensors(two_ranks):
         }
         assert {one["rank"] for one in document["files"] if one["placement"] == "per_rank"} == {rank}
         assert {one["rank"] for one in document["files"] if one["placement"] == "sharded"} == {0, 1}
-    everything = document_of(two_ranks)
+    everything = document_of(two_ranks, tensor="table")
     assert {one["rank"] for one in everything["files"] if one["placement"] == "per_rank"} == {0, 1}
+    assert everything["tensor"]["digest"] == digest_of(np.repeat(np.float32([0, 1]), 6).tobytes())  # its parts together
     with pytest.raises(WrongUsageError, match="ranks 0 to 1; there is no rank 2"):
         document_of(two_ranks, rank=2)
-
-
-def test_a_tensor_that_was_cut_is_put_together(two_ranks):
-    inside = document_of(two_ranks, tensor="table")["tensor"]
-    assert inside["digest"] == digest_of(np.repeat(np.float32([0, 1]), 6).tobytes())
-    assert (inside["zeros"], inside["mean"]) == (6, 0.5)
-
-
-def test_show_summarises_tensor_of_state():
     storage = write_ranks([[leaf("rng/key", np.arange(4, dtype=np.uint32), "per_rank", role="state")]])
     assert document_of(storage, tensor="rng/key")["tensor"]["maximum"] == 3
 
@@ -315,33 +273,19 @@ def test_observed_state_is_named_with_what_could_not_be_stored(capsys):
         "stored": ["meter.total", "train(): ema"],
         "unstored": {"worker.lock": "a _thread.lock"},
     }
-
-
-@pytest.mark.parametrize("observed", [3, {}, {"slots": 1, "unstored": []}, {"slots": [], "unstored": [3]}])
-def test_malformed_observed_section_is_corruption(observed):
-    storage = write_ranks([[leaf("a", np.zeros(1))]], states=[{"observed": observed}])
-    with pytest.raises(CorruptCheckpointError, match="observed is malformed"):
-        document_of(storage)
+    for malformed in (3, {}, {"slots": 1, "unstored": []}, {"slots": [], "unstored": [3]}):
+        storage = write_ranks([[leaf("a", np.zeros(1))]], states=[{"observed": malformed}])
+        with pytest.raises(CorruptCheckpointError, match="observed is malformed"):
+            document_of(storage)
 
 
 def test_many_files_are_cut_and_counted(capsys):
-    ranks = [[leaf("acc", np.zeros(1), "per_rank", role="accumulators")] for _ in range(70)]
-    text = shown_text(write_ranks(ranks), capsys)
-    assert "10 more files not shown" in text
-    assert text.count("accumulators-000.safetensors") == 60
-    assert shown_text(write_ranks(ranks), capsys, rank=69).count("rank-00069/accumulators-000.safetensors") == 1
-
-
-def test_limit_of_files_counts_those_of_all_roles(capsys):
     roles = ("weights", "optimizer", "accumulators")
     ranks = [[leaf(role, np.zeros(1), "per_rank", role=role) for role in roles] for _ in range(40)]
     text = shown_text(write_ranks(ranks), capsys)
     assert [text.count(f"/{role}-00") for role in roles] == [40, 20, 0]
     assert "60 more files not shown" in text
-
-
-def summary(dtype: str, bits: np.ndarray) -> SimpleNamespace:
-    return SimpleNamespace(**summarise(dtype, bits))
+    assert shown_text(write_ranks(ranks), capsys, rank=39).count("rank-00039/") == 3
 
 
 def drawn(dtype: str) -> np.ndarray:
@@ -361,51 +305,32 @@ def drawn(dtype: str) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_numbers_of_every_dtype(dtype, monkeypatch):
+def test_numbers_of_every_dtype(monkeypatch):
     monkeypatch.setattr("ckptkit.cli.commands.show._BLOCK", 700)
-    bits = drawn(dtype).astype(DTYPES[dtype])
-    numbers = values_of(dtype, bits)
-    numbers = np.abs(numbers) if dtype == "C64" else numbers
-    wide = numbers.astype(np.float64)
-    found = summary(dtype, bits)
-    assert (found.minimum, found.maximum) == (numbers.min().item(), numbers.max().item())
-    assert found.mean == pytest.approx(wide.mean(), abs=1e-12 * float(numbers.max()))  # extremes cancel each other
-    assert found.std == pytest.approx(wide.std())
-    assert found.norm == pytest.approx(np.linalg.norm(wide))
-    assert found.zeros == (wide == 0).sum()
-
-
-def test_bfloat16_is_the_upper_half_of_a_float32():
-    assert values_of("BF16", np.array([0x3FC0, 0xC000, 0x7F80, 0x0001], np.uint16)).tolist() == [
-        1.5,
-        -2.0,
-        np.inf,
-        2.0**-133,
-    ]
+    for dtype in DTYPES:
+        bits = drawn(dtype).astype(DTYPES[dtype])
+        numbers = values_of(dtype, bits)
+        numbers = np.abs(numbers) if dtype == "C64" else numbers
+        wide = numbers.astype(np.float64)
+        found = SimpleNamespace(**summarise(dtype, bits))
+        assert (found.minimum, found.maximum) == (numbers.min().item(), numbers.max().item()), dtype
+        most = float(numbers.max())
+        assert found.mean == pytest.approx(wide.mean(), abs=1e-12 * most), dtype  # extremes cancel each other
+        assert found.std == pytest.approx(wide.std()), dtype
+        assert found.norm == pytest.approx(np.linalg.norm(wide)), dtype
+        assert found.zeros == (wide == 0).sum(), dtype
+    bits = np.array([0x3FC0, 0xC000, 0x7F80, 0x0001], np.uint16)  # the upper halves of float32
+    assert values_of("BF16", bits).tolist() == [1.5, -2.0, np.inf, 2.0**-133]
 
 
 def test_summary_counts_nan_and_infinity_separately():
-    for dtype, kind in (("F32", np.float32), ("F64", np.float64), ("F16", np.float16), ("C64", np.complex64)):
-        bits = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 3.0], kind)
-        found = summary(dtype, bits)
-        assert (found.count, found.finite, found.nan, found.infinite, found.zeros) == (6, 3, 1, 2, 2)
-        assert (found.minimum, found.maximum, found.mean, found.norm) == (0.0, 3.0, 1.0, 3.0)
-        assert found.std == pytest.approx(2**0.5)  # of 0, 0 and 3
-
-
-def test_without_a_finite_element_there_is_no_number():
+    for dtype, kind in (("F32", np.float32), ("F16", np.float16), ("C64", np.complex64)):
+        found = SimpleNamespace(**summarise(dtype, np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 3.0], kind)))
+        assert (found.count, found.finite, found.nan, found.infinite, found.zeros) == (6, 3, 1, 2, 2), dtype
+        assert (found.minimum, found.maximum, found.mean, found.norm) == (0.0, 3.0, 1.0, 3.0), dtype
+        assert found.std == pytest.approx(2**0.5), dtype  # of 0, 0 and 3
     for bits in (np.full(3, np.nan, np.float32), np.zeros((0, 2), np.float32)):
-        found = summary("F32", bits)
+        found = SimpleNamespace(**summarise("F32", bits))
         assert (found.minimum, found.maximum, found.mean, found.std) == (None, None, None, None)
-
-
-def test_what_no_float64_can_hold_is_no_number():
     largest = np.finfo(np.float64).max
-    assert summary("F64", np.array([-largest, 0.0, largest])).std is None
-
-
-def test_the_age_is_left_out_where_clocks_differ(kept, capsys):
-    shown = document_of(open_storage(kept))
-    print_parts(parts_of(shown, datetime.now(timezone.utc) - timedelta(days=1)))
-    assert " ago" not in capsys.readouterr().out
+    assert summarise("F64", np.array([-largest, 0.0, largest]))["std"] is None, "no float64 can hold it"

@@ -54,27 +54,29 @@ def test_corrupt_newest_reports_start_and_advice(root, capsys):
     assert "from a copy of the run" in told.out.splitlines()[-1]
 
 
-def test_where_nothing_is_left_it_says_so(root, capsys):
-    corrupt(root, AT_4)
-    corrupt(root, AT_6)
-    told = verified(root, capsys, code=1)
-    assert "a start on this run would end with an error" in told.out
-    assert told.out.splitlines()[-1].startswith("Bring the files named above back")
-
-
 def test_whole_checkpoint_off_the_lineage_is_recommended(root, capsys):
     life = Life(root)
     life.restore(AT_4)
     life.saved_at(8)
     corrupt(root, AT_4)
     corrupt(root, AT_8)
-    told = verified(root, capsys, code=1)
-    assert "3 checkpoints: 1 whole, 2 corrupt" in told.out
-    assert told.out.splitlines()[-1] == "Or name one of the whole checkpoints: resume(checkpoint=NAME)."
+    lines = verified(root, capsys, code=1).out.splitlines()
+    assert "3 checkpoints: 1 whole, 2 corrupt" in lines[0]
+    assert lines[-3].startswith("a start on this run would end with an error")
+    assert lines[-2].startswith("Bring the files named above back")
+    assert lines[-1] == "Or name one of the whole checkpoints: resume(checkpoint=NAME)."
+    corrupt(root, AT_6)
+    lines = verified(root, capsys, code=1).out.splitlines()
+    assert lines[-1].startswith("Bring the files named above back"), "none is whole"
 
 
 def test_damage_of_several_checkpoints_is_told_once(root, capsys):
     """What is no checkpoint's own comes first, and each checkpoint refers to it."""
+    Life(root).restore()
+    (root / "attempts/000002.json").write_bytes(b"{}")
+    told = verified(root, capsys, code=1)
+    assert "2 checkpoints: 2 whole" in told.out
+    assert "attempts/000002.json is not" in told.out
     (root / "attempts/000001.json").write_bytes(b"{}")
     told = verified(root, capsys, code=1)
     lines = told.out.splitlines()
@@ -82,22 +84,8 @@ def test_damage_of_several_checkpoints_is_told_once(root, capsys):
     assert told.out.count(lines[1]) == 2  # the other time as what a start would end with
     for name in (AT_4, AT_6):
         assert lines[lines.index(f"{name} is corrupt:") + 1] == "  attempts/000001.json (see above)"
-
-
-def test_damaged_attempt_without_checkpoints_is_a_problem(root, capsys):
-    Life(root).restore()
-    (root / "attempts/000002.json").write_bytes(b"{}")
-    told = verified(root, capsys, code=1)
-    assert "2 checkpoints: 2 whole" in told.out
-    assert "attempts/000002.json is not" in told.out
-
-
-def test_run_whose_start_would_fail_is_a_problem(root, capsys):
-    """Its folders are away, so that no checkpoint is there to be corrupt."""
-    Life(root).restore()
-    (root / "checkpoints").rename(root / "away")
-    told = verified(root, capsys, code=1)
-    assert "a start on this run would end with an error" in told.out
+    (root / "checkpoints").rename(root / "away")  # no checkpoint is there to be corrupt
+    assert "a start on this run would end with an error" in verified(root, capsys, code=1).out
 
 
 def test_uncommitted_and_void_folders_are_named(root, capsys):
@@ -109,6 +97,10 @@ def test_uncommitted_and_void_folders_are_named(root, capsys):
     assert f"without a COMMIT, so not a checkpoint: {AT_6}\n  a save that is under way" in told.out
     assert f"void, so never a checkpoint: {void.name}\n" in told.out
     assert told.out.splitlines()[-1] == f"a start continues from {AT_4}"
+    (root / "run.json").write_bytes(b"{}")
+    printed = as_json(root, capsys, code=1)
+    assert (printed["uncommitted"], printed["void"]) == ([AT_6], [void.name])
+    assert [one["file"] for one in printed["problems"]] == ["run.json"]
 
 
 def test_checkpoint_removed_meanwhile_is_no_problem(root, capsys, monkeypatch):
@@ -128,6 +120,8 @@ def test_run_without_commits_begins_afresh(tmp_path, capsys):
     told = verified(tmp_path / "run", capsys)
     assert "no committed checkpoint; 0 files" in told.out
     assert told.out.splitlines()[-1] == "a start on this run begins afresh"
+    with pytest.raises(CheckpointNotFoundError, match="does not exist"):
+        run_verify(str(tmp_path / "typo"), None)
 
 
 def as_json(root, capsys, *, code=0, checkpoint=None):
@@ -145,16 +139,8 @@ def test_json_has_the_documented_fields(root, capsys):
     before = tree(root)
     corrupt(root, AT_6)
     printed = as_json(root, capsys, code=1)
-    assert list(printed) == [
-        "root",
-        "checkpoints",
-        "problems",
-        "uncommitted",
-        "void",
-        "start",
-        "files",
-        "read_bytes",
-    ]
+    fields = "root checkpoints problems uncommitted void start files read_bytes"
+    assert list(printed) == fields.split()
     assert printed["start"] == {"checkpoint": AT_4, "passed_over": [AT_6], "problem": None}
     assert [list(one) for one in printed["checkpoints"]] == [["name", "outcome", "size_bytes", "problems"]] * 2
     (problem,) = printed["checkpoints"][1]["problems"]
@@ -167,23 +153,9 @@ def test_json_has_the_documented_fields(root, capsys):
     assert outcomes == [(AT_4, "whole", sizes(root, AT_4)), (AT_6, "corrupt", sizes(root, AT_6))]
     assert printed["files"] == sum(key.endswith(".safetensors") for key in before)
     assert printed["read_bytes"] == sizes(root) + len(before[problem["file"]]), "what is corrupt is read twice"
-
-
-def test_json_of_one_checkpoint_says_nothing_of_others(root, capsys):
-    corrupt(root, AT_6)
     printed = as_json(root, capsys, checkpoint=AT_4)
     assert [one["name"] for one in printed["checkpoints"]] == [AT_4]
     assert (printed["start"], printed["problems"], printed["read_bytes"]) == (None, [], sizes(root, AT_4))
-
-
-def test_json_names_uncommitted_and_void_folders_apart(root, capsys):
-    (root / f"checkpoints/{AT_6}/COMMIT").unlink()
-    (root / f"checkpoints/{name_at(1, 9)}").mkdir()
-    (root / f"checkpoints/{name_at(1, 9)}/COMMIT").write_bytes(encode(Void(void_by="1" * 32)))
-    (root / "run.json").write_bytes(b"{}")
-    printed = as_json(root, capsys, code=1)
-    assert (printed["uncommitted"], printed["void"]) == ([AT_6], [name_at(1, 9)])
-    assert [one["file"] for one in printed["problems"]] == ["run.json"]
 
 
 def test_bar_shows_checkpoints_and_bytes():
@@ -220,9 +192,3 @@ def test_verify_program_only_reads_bucket(root, bucket, monkeypatch):
     assert done.stdout.splitlines()[-1] == "[]"
     listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="")["Contents"]
     assert {one["Key"] for one in listed} == {f"run/{key}" for key in tree(root)}
-
-
-def test_mistyped_root_is_not_fine(tmp_path):
-    with pytest.raises(CheckpointNotFoundError, match="does not exist"):
-        run_verify(str(tmp_path / "typo"), None, as_json=True)
-    assert list(tmp_path.iterdir()) == []

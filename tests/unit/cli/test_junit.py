@@ -16,28 +16,20 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def written(tmp_path):
+def test_file_counts_cases_and_holds_why_they_failed(tmp_path):
     write_junit(tmp_path / "out.xml", "ckptkit doctor", CASES)
-    return read_junit(tmp_path / "out.xml")
-
-
-def test_file_counts_what_became_of_each_case(tmp_path, written):
+    written = read_junit(tmp_path / "out.xml")
     expected = {"tests": "4", "failures": "1", "errors": "1", "skipped": "1", "time": "3.750"}
     assert (written.tag, written.attrib) == ("testsuites", expected)
     (suite,) = written
     assert (suite.tag, suite.attrib) == ("testsuite", {"name": "ckptkit doctor", **expected})
     assert [path.name for path in tmp_path.iterdir()] == ["out.xml"]
     assert (tmp_path / "out.xml").read_text().startswith("<?xml version='1.0' encoding='utf-8'?>")
-
-
-def test_cases_hold_why_they_failed(written):
-    cases = written.findall("testsuite/testcase")
-    assert [one.attrib for one in cases] == [
-        {"classname": "ckptkit.doctor", "name": one.name, "time": f"{one.seconds:.3f}"} for one in CASES
+    assert [case.attrib for case in suite] == [
+        {"classname": "ckptkit.doctor", "name": case.name, "time": f"{case.seconds:.3f}"} for case in CASES
     ]
-    assert [[child.tag for child in one] for one in cases] == [[], ["failure"], ["error"], ["skipped"]]
-    failure, error, skipped = (one[0] for one in cases[1:])
+    assert [[child.tag for child in case] for case in suite] == [[], ["failure"], ["error"], ["skipped"]]
+    failure, error, skipped = (case[0] for case in suite[1:])
     assert failure.attrib == {"message": "random-operator: net.drop", "type": "random-operator"}
     assert failure.text == "cause: it draws\nfix: do not"
     assert (error.attrib["message"], error.text) == ("no data", "no data")
@@ -64,12 +56,8 @@ def test_earlier_result_is_removed_before_the_work(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         prepare_junit(tmp_path / "file/out.xml")
-
-
-@pytest.mark.parametrize("text", ["import mindspore\n", "", "<html>"])
-def test_file_that_is_no_result_stays(tmp_path, text):
-    """Two words in the wrong order must not cost a script."""
-    (tmp_path / "train.py").write_text(text)
-    with pytest.raises(WrongUsageError, match="is no XML file"):
-        prepare_junit(tmp_path / "train.py")
-    assert (tmp_path / "train.py").read_text() == text
+    for text in ("import mindspore\n", "", "<html>"):  # two words in the wrong order must not cost a script
+        (tmp_path / "train.py").write_text(text)
+        with pytest.raises(WrongUsageError, match="is no XML file"):
+            prepare_junit(tmp_path / "train.py")
+        assert (tmp_path / "train.py").read_text() == text

@@ -62,11 +62,8 @@ def test_ranks_and_lives_are_written(tmp_path, name):
     metrics.end_life(event)
     assert read(path)[0] == {"killed": 2}
     assert [one.name for one in tmp_path.iterdir()] == [name]
-
-
-def test_metrics_have_the_names_that_the_page_tells(tmp_path):
-    path = tmp_path / "run.prom"
-    RunMetrics(path, monotonic=Clock(), say=pytest.fail).update([record_of(Phase.TRAINING, micro_step=4)])
+    if path.suffix == ".json":
+        return
     found = {one.name: one.type for one in text_string_to_metric_families(path.read_text())}
     names = ("micro_step", "committed_step", "mirror_lag", "seconds_since_sign")
     gauges = dict.fromkeys((f"ckptkit_{name}" for name in names), "gauge")
