@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.doctor_lives import NAMES, life, stepped
@@ -40,54 +39,40 @@ def test_the_earliest_altered_digest_is_found_and_named(data):
     assert (found.step, found.names, found.resumed_at) == (min(wrong), (wrong[min(wrong)],), begun)
 
 
-@pytest.mark.parametrize("begun", [3, LAST])
-def test_life_that_does_again_what_its_checkpoint_held_differs(begun):
+def test_life_that_does_again_what_its_checkpoint_held_differs():
     """Also if the checkpoint is of the last micro-step, after which nothing is left to do."""
-    assert begun_too_early(life(healthy(begun), begun=begun), life(healthy()), begun) is None
-    found = begun_too_early(life(healthy(2), begun=2), life(healthy()), begun)
-    assert found is not None
-    assert (found.step, found.names, found.found) == (min(begun + 1, LAST), (), None)
-
-
-@given(st.permutations(NAMES))
-def test_differing_names_come_in_causal_order(names):
-    assert differing(dict.fromkeys(names, "one"), dict.fromkeys(names, "other")) == list(NAMES)
+    for begun in (3, LAST):
+        assert begun_too_early(life(healthy(begun), begun=begun), life(healthy()), begun) is None
+        found = begun_too_early(life(healthy(2), begun=2), life(healthy()), begun)
+        assert (found.step, found.names, found.found) == (min(begun + 1, LAST), (), None)
 
 
 def test_a_name_that_one_of_them_lacks_differs():
     assert differing({"loss": "1"}, {"loss": "1", "weights/w": "2"}) == ["weights/w"]
     assert differing({"loss": "1", "weights/w": "2"}, {"loss": "1"}) == ["weights/w"]
+    names = [*NAMES, "named/a", "told/a"]
+    assert differing(dict.fromkeys(reversed(names), "one"), dict.fromkeys(names, "other")) == names, "causes come first"
 
 
 def test_shorter_life_differs_at_its_end():
-    found = first_difference(life(healthy()[:5]), life(healthy()), LAST)
-    assert found is not None
-    assert (found.step, found.names, found.found) == (6, (), None)
-
-
-def test_difference_before_an_early_end_comes_first():
     lines = [*healthy()[:5], altered(healthy()[5], "rng/numpy"), *healthy()[6:8]]
+    for step, shorter in (
+        (6, life(healthy()[:5])),
+        (6, life(healthy(6), begun=5)),  # it leaves out its first micro-step
+    ):
+        found = first_difference(shorter, life(healthy()), LAST)
+        assert (found.step, found.names, found.found) == (step, (), None)
     found = first_difference(life(lines), life(healthy()), LAST)
-    assert found is not None
-    assert (found.step, found.names) == (6, ("rng/numpy",))
+    assert (found.step, found.names) == (6, ("rng/numpy",)), "it comes before the early end"
 
 
-@pytest.mark.parametrize(
-    ("expected", "found", "rounds"),
-    [("1.25", "1.2500001", True), ("4.296", "2.082", False), ("nan", "1.0", False), ("1f2e", "3d4c", True)],
-    ids=["rounded", "half", "nan", "digests"],
-)
-def test_loss_alone_counts_unless_it_is_rounded(expected, found, rounds):
+def test_loss_alone_counts_unless_it_is_rounded():
     """Gradients are equal, so a forgotten counter scales a part of the loss that has none."""
-    one, other = (life([stepped(1, loss=value)]) for value in (found, expected))
-    assert (first_difference(one, other, 1) is None) == rounds
-    assert other_losses(one, other, 1) == [1] * rounds
-
-
-def test_life_that_leaves_out_its_first_step_differs():
-    found = first_difference(life(healthy(6), begun=5), life(healthy()), LAST)
-    assert found is not None
-    assert (found.step, found.names, found.found) == (6, (), None)
+    rows = (("1.25", "1.2500001", True), ("4.296", "2.082", False), ("nan", "1.0", False), ("1f2e", "3d4c", True))
+    for expected, found, rounds in rows:
+        one, other = (life([stepped(1, loss=value)]) for value in (found, expected))
+        assert (first_difference(one, other, 1) is None) == rounds, expected
+        assert other_losses(one, other, 1) == [1] * rounds, expected
 
 
 def test_unseen_values_are_unstable_but_no_difference():

@@ -143,71 +143,63 @@ def test_state_that_every_life_stores_otherwise_is_no_difference(monkeypatch):
     assert report.difference.life is report.lives[4]
 
 
-@pytest.mark.parametrize("trained", [False, True])
-def test_what_every_life_holds_otherwise_counts_if_training_differs(monkeypatch, trained):
+def test_what_every_life_holds_otherwise_counts_if_training_differs(monkeypatch):
     """A clock that an object holds is no difference; its generator that was not seeded is one."""
+    for trained in (False, True):
 
-    def line(number, begun, step):
-        one = stepped(step, weights=f"{number} {step}") if trained else stepped(step)
-        return one.model_copy(update={"digests": {**one.digests, "named/kept.value": str(number)}})
+        def line(number, begun, step, trained=trained):
+            traced = stepped(step, weights=f"{number} {step}") if trained else stepped(step)
+            return traced.model_copy(update={"digests": {**traced.digests, "named/kept.value": str(number)}})
 
-    report = Script(monkeypatch, line=line).examined()
-    assert (report.difference is not None) == trained
-    if trained:
-        assert report.difference.names == ("weights/w", "named/kept.value")
-        assert report.difference.life is report.lives[1]
-
-
-def test_parameter_given_by_name_counts_beside_a_network_that_is_trained(monkeypatch):
-    """Such as those of another network, which is trained on random numbers without a seed."""
-
-    def line(number, begun, step):
-        one = stepped(step)
-        return one.model_copy(update={"digests": {**one.digests, "parameters/other/w": f"{number} {step}"}})
-
-    report = Script(monkeypatch, line=line).examined()
-    assert (report.difference.step, report.difference.names) == (1, ("parameters/other/w",))
-
-
-@pytest.mark.parametrize("shown", ["accumulators/w", "parameters/model/w"])
-def test_accumulators_and_parameters_given_by_name_show_the_training(monkeypatch, shown):
-    """In a cycle of more micro-steps than are examined, no weight changes; a clock is no difference there."""
-
-    def line(number, begun, step):
-        one = stepped(step, weights="as at first", accumulators="zero")
-        digests = {**one.digests, shown: str(step), "named/clock.at": f"{number} {step}"}
-        return one.model_copy(update={"digests": digests})
-
-    assert Script(monkeypatch, line=line).examined().difference is None
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_network_given_by_name_counts_if_no_cell_is_trained(monkeypatch, frozen):
-    """It is all that shows the training, as with a module of mindtorch, also beside a teacher that nothing changes."""
-
-    def line(number, begun, step):
-        one = stepped(step, weights="frozen", accumulators="zero")
-        shown = ("weights/", "accumulators/")
-        digests = {name: text for name, text in one.digests.items() if frozen or not name.startswith(shown)}
-        return one.model_copy(update={"digests": {**digests, "named/model.w": f"{number} {step}"}})
-
-    report = Script(monkeypatch, line=line).examined()
-    assert (report.difference.step, report.difference.names) == (1, ("named/model.w",))
+        report = Script(monkeypatch, line=line).examined()
+        assert (report.difference is not None) == trained
+    assert report.difference.names == ("weights/w", "named/kept.value")
     assert report.difference.life is report.lives[1]
 
 
-@pytest.mark.parametrize(("life", "at"), [(2, 3), (5, 9)], ids=["the second", "a resumed one"])
-def test_other_loss_of_any_life_is_told(monkeypatch, life, at):
-    def line(number, begun, step):
-        return stepped(step, loss="new") if (number, step) == (life, at) else stepped(step)
+def of_names(digests, more, without):
+    """Lines with other values, without the names that begin so, and with names of which the numbers are filled in."""
 
-    report = Script(monkeypatch, line=line).examined()
-    assert (report.difference, report.other_losses) == (None, (at,))
+    def line(number, begun, step):
+        traced = stepped(step, **digests)
+        kept = {name: text for name, text in traced.digests.items() if not name.startswith(without)}
+        added = {name: text.format(number=number, step=step) for name, text in more.items()}
+        return traced.model_copy(update={"digests": {**kept, **added}})
+
+    return line
+
+
+def test_what_is_given_by_name_counts_where_it_shows_the_training(monkeypatch):
+    """In a cycle of more micro-steps than are examined, no weight changes; a module of mindtorch is no cell."""
+    still = {"weights": "frozen", "accumulators": "zero"}
+    for digests, more, without, names in (
+        ({}, {"parameters/other/w": "{number} {step}"}, (), ("parameters/other/w",)),
+        (still, {"accumulators/w": "{step}", "named/clock.at": "{number} {step}"}, (), None),
+        (still, {"parameters/model/w": "{step}", "named/clock.at": "{number} {step}"}, (), None),
+        (still, {"named/model.w": "{number} {step}"}, (), ("named/model.w",)),
+        (still, {"named/model.w": "{number} {step}"}, ("weights/", "accumulators/"), ("named/model.w",)),
+    ):
+        difference = Script(monkeypatch, line=of_names(digests, more, without)).examined().difference
+        assert (difference and (difference.step, difference.names)) == (names and (1, names)), more
+
+
+def slowed(monkeypatch, seconds, slow) -> Script:
+    """A script one of whose lives takes so long until its first micro-step has ended."""
+
+    def line(number, begun, step):
+        script.cost = (seconds if number == slow else 3.0, 0.1)
+        return stepped(step)
+
+    script = Script(monkeypatch, line=line)
+    script.cost = (3.0, 0.1)
+    return script
 
 
 def test_first_difference_ends_the_examination(monkeypatch):
     def line(number, begun, step):
-        return stepped(step, weights="new") if begun and step == 8 else stepped(step)
+        if begun and step == 8:
+            return stepped(step, weights="new")
+        return stepped(step, loss="new") if (number, step) == (2, 3) else stepped(step)
 
     script = Script(monkeypatch, line=line)
     report = script.examined(kills=5)
@@ -216,40 +208,40 @@ def test_first_difference_ends_the_examination(monkeypatch):
     assert report.difference.life is report.lives[-1]
     assert 8 in report.difference.life.steps
     assert len(script.plans) < 8
+    assert report.other_losses == (3,)
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_life_that_goes_on_from_older_save_differs(monkeypatch, lost):
-    """Though it does again all that was lost, as the first life did it."""
+def test_life_that_goes_on_from_older_save_differs(monkeypatch):
+    """Though it does again all that was lost, as the first life did it; that comes before what differs then."""
     sound = Script(monkeypatch)
     sound.examined()
     saves = [save for plan in sound.plans for save in plan.saves]
-    script = Script(monkeypatch)
-    script.lost.add(saves[lost])
-    report = script.examined()
-    assert (report.difference.step, report.difference.found) == (saves[lost] + 1, None)
-    assert report.difference.resumed_at == (0 if lost == 0 else saves[0])
-    assert report.diagnosis.code == "never-resumed"
+    for lost in (0, 1):
+        for rng in ("", "new"):
+
+            def line(number, begun, step, lost=lost, rng=rng):
+                return stepped(step, rng=rng if number > 3 + lost else "")
+
+            script = Script(monkeypatch, line=line)
+            script.lost.add(saves[lost])
+            report = script.examined()
+            assert (report.difference.step, report.difference.found) == (saves[lost] + 1, None)
+            assert report.difference.resumed_at == (0 if lost == 0 else saves[0])
+            assert report.diagnosis.code == "never-resumed"
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_beginning_too_early_is_named_before_differences(monkeypatch, lost):
-    sound = Script(monkeypatch)
-    sound.examined()
-    script = Script(monkeypatch, line=lambda number, begun, step: stepped(step, rng="new" if number > 3 + lost else ""))
-    script.lost.add([save for plan in sound.plans for save in plan.saves][lost])
-    assert script.examined().diagnosis.code == "never-resumed"
-
-
-@pytest.mark.parametrize(
-    ("length", "skipped", "words"), [(1, (), "after 1 micro-steps"), (9, (4,), "after 8 micro-steps, and the last")]
-)
-def test_script_with_too_few_looks_is_refused(monkeypatch, length, skipped, words):
-    script = Script(monkeypatch, length=length)
-    script.skipped |= {*skipped}
-    with pytest.raises(UnusableScriptError, match=words):
-        script.examined()
-    assert len(script.plans) == 1
+def test_script_that_shows_too_little_is_refused(monkeypatch):
+    for length, skipped, steps, own_saves, words in (
+        (1, (), 9, False, "after 1 micro-steps"),
+        (9, (4,), 9, False, "after 8 micro-steps, and the last"),
+        (99, (), 9, True, "within 9 micro-steps, the script committed no checkpoint by itself. Give more --steps"),
+        (6, (), 24, True, "within 6 micro-steps, .* It ends there: let it save before"),
+    ):
+        script = Script(monkeypatch, length=length)
+        script.skipped |= {*skipped}
+        with pytest.raises(UnusableScriptError, match=words):
+            script.examined(steps=steps, own_saves=own_saves)
+        assert len(script.plans) == (6 if own_saves else 1), words
 
 
 def test_equal_life_that_failed_is_no_exact_one(monkeypatch, tmp_path):
@@ -275,29 +267,18 @@ def test_short_time_leaves_out_kills_and_micro_steps(monkeypatch):
     report = script.examined(steps=24, kills=3, **within(60))
     assert (report.difference, report.steps) == (None, 10)
     assert [plan.enough for plan in script.plans] == [12, *[None] * 4]
-    assert script.plans[0].stop == 24
-    assert [plan.stop for plan in script.plans[1:]] == [10] * 4
+    assert [plan.stop for plan in script.plans] == [24, *[10] * 4]
     assert sum(plan.kill is not None for plan in script.plans) == 2
     assert report.seconds == script.now <= 60
-
-
-def test_enough_time_leaves_nothing_out(monkeypatch):
     script = Script(monkeypatch)
     script.cost = (3.0, 0.1)
     report = script.examined(steps=24, kills=3, **within(60))
-    assert (report.steps, len(report.lives)) == (24, 6)
+    assert (report.steps, len(report.lives)) == (24, 6), "there is enough time for all"
 
 
 def test_slower_lives_than_expected_leave_out_later_kills(monkeypatch):
     """The last life is never left out: something has to be resumed."""
-    script = Script(monkeypatch)
-    script.cost = (3.0, 0.1)
-
-    def line(number, begun, step):
-        script.cost = (40.0 if number == 3 else 3.0, 0.1)
-        return stepped(step)
-
-    script._line = line
+    script = slowed(monkeypatch, 40.0, 3)
     report = script.examined(steps=24, kills=3, **within(60))
     assert report.difference is None
     assert [plan.kill is not None for plan in script.plans] == [False, False, True, False]
@@ -315,25 +296,15 @@ def test_time_for_no_kill_is_told_in_numbers(monkeypatch):
     assert again.examined(**within(23)).difference is None
 
 
-@pytest.mark.parametrize(("life", "words"), [(1, "in life-001 after"), (4, "in life-004 after .* 1 kills")])
-def test_life_that_outlasts_the_time_ends_the_examination(monkeypatch, life, words):
-    """It is no failure of the script, and no result."""
-    script = Script(monkeypatch)
-    script.cost = (3.0, 0.1)
-
-    def line(number, begun, step):
-        script.cost = (1000.0, 0.1) if number == life else (3.0, 0.1)
-        return stepped(step)
-
-    script._line = line
-    with pytest.raises(UnusableScriptError, match=f"60 s were over {words}"):
-        script.examined(steps=24, kills=3, **within(60))
-    assert script.now == pytest.approx(60)
-
-
-def test_life_over_its_own_limit_is_a_failure_within_the_time(monkeypatch, tmp_path):
-    script = Script(monkeypatch)
-    script.cost, script.log = (3.0, 0.1), tmp_path / "log"
+def test_life_that_outlasts_the_time_ends_the_examination(monkeypatch, tmp_path):
+    """It is no failure of the script, and no result; unless it outlasts its own limit."""
+    for slow, words in ((1, "in life-001 after"), (4, "in life-004 after .* 1 kills")):
+        script = slowed(monkeypatch, 1000.0, slow)
+        with pytest.raises(UnusableScriptError, match=f"60 s were over {words}"):
+            script.examined(steps=24, kills=3, **within(60))
+        assert script.now == pytest.approx(60)
+    script = slowed(monkeypatch, 3.0, 1)
+    script.log = tmp_path / "log"
     script.log.write_text("waits")
     with pytest.raises(FailedLifeError, match="did not finish in time"):
         script.examined(time_limit=timedelta(seconds=1), **within(60))

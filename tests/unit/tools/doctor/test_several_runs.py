@@ -31,12 +31,10 @@ def lives_of(report) -> list[tuple[int, int, int | None]]:
     return [(life["began_at"], life["ended_at"], life["killed_after"]) for life in report["lives"]]
 
 
-@pytest.mark.parametrize(("what", "names"), [("beside first", ("beside", "mine")), ("beside", ("mine", "beside"))])
-def test_first_run_that_trains_is_examined_and_the_other_is_resumed_with_it(here, capsys, what, names):
-    assert doctored(*what.split()) == 0
+def test_first_run_that_trains_is_examined_and_the_other_is_resumed_with_it(here, capsys):
+    assert doctored("beside", "first") == 0
     report = json.loads(capsys.readouterr().out)
-    followed, other = (str(here / "runs" / name) for name in names)
-    assert (report["url"], report["left_out"]) == (followed, [other])
+    assert (report["url"], report["left_out"]) == (str(here / "runs/beside"), [str(here / "runs/mine")])
     assert (report["exact"], report["steps"], report["compared"]) == (True, 9, 9 + 3 + 5 + 4)
     assert lives_of(report) == [(0, 9, None), (0, 9, None), (0, 3, 3), (2, 7, 7), (5, 9, None)]
     assert len(cases_of("ci/doctor.xml")) == 5
@@ -57,14 +55,3 @@ def test_run_that_is_restored_and_not_trained_is_not_examined(here, capsys):
     report = json.loads(capsys.readouterr().out)
     assert (report["url"], report["left_out"]) == (str(here / "runs/mine"), [str(here / "runs/teacher")])
     assert report["difference"]["names"] == ["rng/numpy"]
-
-
-@pytest.mark.extended
-def test_run_that_begins_in_the_loop_of_another_may_train_first_after_a_resume(here, capsys):
-    before = 'if "beside" in what:\n    its, keeper = beside()'
-    in_loop = "if state.batches > 2:\n        if its is None:\n            its, keeper = beside()"
-    script = NUMPY_SCRIPT.replace(before, "its = None").replace('if "first" in what:', in_loop)
-    (here / "train.py").write_text(script)
-    doctored()
-    report = json.loads(capsys.readouterr().out)
-    assert (report["url"], report["exact"]) == (str(here / "runs/mine"), True)

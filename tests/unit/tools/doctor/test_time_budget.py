@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.doctor_lives import life, stepped
@@ -54,22 +53,19 @@ def test_without_a_limit_everything_fits():
     assert unlimited.limit(timedelta(hours=1)) == timedelta(hours=1)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (85, Fitting(24, 3)),  # the lives after the first take 68 s, and 25 % more
-        (84, Fitting(23, 3)),
-        (55, Fitting(12, 3)),
-        (54, Fitting(14, 2)),  # too few micro-steps would be left for a third kill
-        (38, Fitting(10, 1)),
-        (18, Fitting(2, 1)),
-        (17, None),
-    ],
-)
-def test_kills_come_before_micro_steps(seconds, expected):
-    limited, clock = budget(seconds + 3)
-    clock.now += 3
-    assert limited.fit(LifeCost(3, 1), 24, 3) == expected
+def test_kills_come_before_micro_steps():
+    for seconds, expected in {
+        85: Fitting(24, 3),  # the lives after the first take 68 s, and 25 % more
+        84: Fitting(23, 3),
+        55: Fitting(12, 3),
+        54: Fitting(14, 2),  # too few micro-steps would be left for a third kill
+        38: Fitting(10, 1),
+        18: Fitting(2, 1),
+        17: None,
+    }.items():
+        limited, clock = budget(seconds + 3)
+        clock.now += 3
+        assert limited.fit(LifeCost(3, 1), 24, 3) == expected, seconds
 
 
 def test_own_saves_take_two_more_lives():
