@@ -32,6 +32,7 @@ def test_options_decide_what_an_export_holds(tmp_path):
     assert names < more
     assert weights["tensors"] == len(names)
     assert everything["tensors"] == len(more)
+    assert everything["per_rank"] == []  # of accumulators, each rank has its own, and no file gets them
     assert weights["left_out"][0] == f"the optimizer's state ({len(more - names)} tensors)"
     assert not any("optimizer" in one or "dropped" in one for one in everything["left_out"])
     dropped = min(names)
@@ -39,11 +40,6 @@ def test_options_decide_what_an_export_holds(tmp_path):
     assert rest == names - {dropped}
     assert "1 tensors that were dropped by name" in less["left_out"]
     assert export(tmp_path, "ranks", "--rank", "1")[0]["rank"] == 1
-
-
-def test_only_exported_tensors_are_called_per_rank(tmp_path):
-    """Each rank has its own accumulators, which no file gets."""
-    assert export(tmp_path, "ranks", "--with-optimizer")[0]["per_rank"] == []
 
 
 def test_only_accumulators_that_exist_are_left_out(tmp_path):
@@ -75,12 +71,12 @@ class Told(SystemCalls):
         self.calls.append(f"fsync {folder}")
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_file_is_durable_before_it_has_its_name(tmp_path, monkeypatch, overwrite):
-    told = Told()
-    monkeypatch.setattr(atomic_file, "SYSTEM", told)
-    export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", overwrite=overwrite)
-    assert told.calls == ["fsync", "name", f"fsync {tmp_path}"]
+def test_file_is_durable_before_it_has_its_name(tmp_path, monkeypatch):
+    for overwrite in (False, True):
+        told = Told()
+        monkeypatch.setattr(atomic_file, "SYSTEM", told)
+        export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", overwrite=overwrite)
+        assert told.calls == ["fsync", "name", f"fsync {tmp_path}"], overwrite
 
 
 def test_dangling_link_is_not_replaced(tmp_path):

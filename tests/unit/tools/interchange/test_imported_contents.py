@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from test_interchange import bits_of, message, value, write_safetensors
+from test_interchange import FLAG, bits_of, message, value, write_safetensors
 
 from ckptkit.cli.commands.show import document_of
 from ckptkit.errors import ResumeError, StorageError
@@ -17,9 +17,6 @@ from ckptkit.storage.lease import LEASE, PROBE
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.interchange import Renames, export_weights, import_weights
-from ckptkit.tools.interchange.names import of_an_optimizer
-
-FLAG = b"\x08\x01" + message((2, b"Bool"), (3, b"\1"))
 
 
 def test_checkpoint_names_what_the_import_left(tmp_path):
@@ -36,38 +33,32 @@ def test_checkpoint_names_what_the_import_left(tmp_path):
 
 def test_lease_and_probe_make_no_root_full(tmp_path):
     save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
+    (tmp_path / "link.safetensors").symlink_to("w.safetensors")
     (tmp_path / "run").mkdir()
     for name in (LEASE, PROBE):
         (tmp_path / "run" / name).write_bytes(b"{}")
-    assert import_weights(tmp_path / "w.safetensors", tmp_path / "run").tensors == 1
-
-
-def test_file_below_checkpoints_makes_a_root_full(tmp_path):
-    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
-    (tmp_path / "run/checkpoints/mine").mkdir(parents=True)
-    (tmp_path / "run/checkpoints/mine/notes").touch()
-    with pytest.raises(ResumeError, match="not empty: there is checkpoints"):
-        import_weights(tmp_path / "w.safetensors", tmp_path / "run")
-
-
-@pytest.mark.parametrize("nth", [1, 2])
-def test_import_that_cannot_clear_away_stays_unfinished(tmp_path, nth):
-    """``run.json``, which keeps every start away, is the last to go."""
-    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
-    storage = FaultyStorage(LocalStorage(tmp_path / "run"))
-    storage.inject(Fault("error", operations=MUTATING - {"delete"}, key="*/manifest.json", times=None))
-    fault = storage.inject(Fault("error", operations=frozenset({"delete"}), nth=nth))
-    with pytest.raises(StorageError):
-        import_weights(tmp_path / "w.safetensors", storage)
-    assert fault.fired
-    with pytest.raises(ResumeError, match="has not ended"):
-        CheckpointManager(tmp_path / "run").restore(NumpyRun())
-
-
-def test_link_to_weights_is_followed(tmp_path):
-    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
-    (tmp_path / "link.safetensors").symlink_to("w.safetensors")
     assert import_weights(tmp_path / "link.safetensors", tmp_path / "run").tensors == 1
+    for key, named in (("notes.txt", "notes"), ("checkpoints/mine/notes", "checkpoints")):
+        file = tmp_path / named / key
+        file.parent.mkdir(parents=True)
+        file.touch()
+        with pytest.raises(ResumeError, match=f"not empty: there is {named}"):
+            import_weights(tmp_path / "w.safetensors", tmp_path / named)
+
+
+def test_import_that_cannot_clear_away_stays_unfinished(tmp_path):
+    """``run.json``, which keeps every start away, is the last to go; the first error is the one that is named."""
+    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
+    for nth in (1, 2):
+        root = tmp_path / f"run-{nth}"
+        storage = FaultyStorage(LocalStorage(root))
+        storage.inject(Fault("error", operations=MUTATING - {"delete"}, key="*/manifest.json", times=None))
+        fault = storage.inject(Fault("error", operations=frozenset({"delete"}), nth=nth))
+        with pytest.raises(StorageError, match="manifest"):
+            import_weights(tmp_path / "w.safetensors", storage)
+        assert fault.fired
+        with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
+            CheckpointManager(root).restore(NumpyRun())
 
 
 def test_header_names_tensors_in_any_order(tmp_path):
@@ -96,29 +87,3 @@ def test_exported_tensors_are_aligned_to_their_elements(tmp_path):
         for name, entry in header.items():
             width = {"U8": 1, "F16": 2, "F64": 8}[entry["dtype"]]
             assert (begin + entry["data_offsets"][0]) % width == 0, name
-
-
-@pytest.mark.parametrize(
-    ("names", "after", "rules", "expected"),
-    [
-        (["w", "a.w", "m.a.w"], ["m.a.w"], {"a.w": "x"}, {"w": "w", "a.w": "x", "m.a.w": "m.x"}),
-        (["w", "m.w"], ["m.w"], {"": "net."}, {"w": "net.w", "m.w": "m.net.w"}),
-        (["w", "m.w"], ["m.w"], {"m.w": "own"}, {"w": "w", "m.w": "own"}),
-    ],
-)
-def test_moment_follows_the_longest_weight_name(names, after, rules, expected):
-    assert Renames(rules).applied(names, after) == expected
-
-
-@pytest.mark.parametrize(
-    ("shapes", "owned"),
-    [
-        ({"w": (2,), "vhat.w": (2,)}, set()),
-        ({"w": (2,), "vhat.w": (2,), "moment1.w": (2,), "moment2.w": (2,)}, {"vhat.w", "moment1.w", "moment2.w"}),
-        ({"learning_rate": (9,), "learning_rate_group_12": (), "momentum": (), "scale_sense": (1,)}, None),
-        ({"learning_rate": (2, 3), "net.learning_rate": (1,)}, set()),
-        ({"w": (2,), "moments.w": (3,)}, set()),
-    ],
-)
-def test_optimizer_state_is_told_from_weights(shapes, owned):
-    assert of_an_optimizer(shapes) == (shapes.keys() if owned is None else owned)
