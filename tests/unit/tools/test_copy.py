@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -106,39 +107,43 @@ def target(tmp_path: Path) -> Path:
 
 
 def test_whole_copy_includes_branches_but_no_voids(source, target):
-    """A whole run arrives with the checkpoints off the lineage, and without void markers."""
+    """The same command again writes nothing; it asks for each document again, since it may not be durable."""
     told = Told()
-    done = copy(source, target, watch=told)
+    first = copy(source, target, watch=told)
     assert without_run(target) == files_of_copy(source)
-    assert done.copied == committed(source) == committed(target)
-    assert {AT_4, AT_6, AT_8, AT_10} <= set(done.copied)
-    assert told.ended == [(name, "copied") for name in done.copied]
-    assert told.planned[-1] == (len(done.copied), done.copied_bytes)
-    assert told.done_bytes == done.copied_bytes
-    assert (done.present, done.kept, done.pruned, done.corrupt) == ([], [], [], {})
+    assert first.copied == committed(source) == committed(target)
+    assert {AT_4, AT_6, AT_8, AT_10} <= set(first.copied)
+    assert told.ended == [(name, "copied") for name in first.copied]
+    assert told.planned[-1] == (len(first.copied), first.copied_bytes)
+    assert told.done_bytes == first.copied_bytes
+    assert (first.present, first.kept, first.pruned, first.corrupt) == ([], [], [], {})
+    run, theirs = (json.loads((root / "run.json").read_bytes()) for root in (target, source))
+    assert run["run_id"] == first.run_id != theirs["run_id"]
+    origin = {"url": str(source), "run_id": theirs["run_id"], "checkpoint": None, "last_attempt": 2}
+    assert run["copied_from"] == origin
 
-
-def test_run_json_says_where_it_came_from(source, target):
-    done = copy(source, target)
-    run = json.loads((target / "run.json").read_bytes())
-    theirs = json.loads((source / "run.json").read_bytes())
-    assert run["run_id"] == done.run_id != theirs["run_id"]
-    assert run["copied_from"] == {
-        "url": str(source),
-        "run_id": theirs["run_id"],
-        "checkpoint": None,
-        "last_attempt": 2,
+    storage, told, before = FaultyStorage(LocalStorage(target)), Told(), tree(target)
+    done = copy(source, storage, watch=told)
+    assert (done.copied, done.present) == ([], first.copied)
+    assert (done.run_id, done.copied_bytes, done.found_bytes) == (first.run_id, 0, first.copied_bytes)
+    assert told.done_bytes == told.planned[-1][1]
+    assert not {call.operation for call in storage.calls} & {"write", "delete"}
+    asked = {call.keys[0] for call in storage.calls if call.operation == "create"}
+    assert asked == {
+        key for key in before if key.endswith("/COMMIT") or not key.startswith(("checkpoints/", "frozen/"))
     }
+    assert tree(target) == before
 
 
-def test_source_need_not_be_valid_unicode(source, target):
-    """Such as a folder of an old system, named in Latin-1; the copy records where it came from."""
+def test_source_need_not_be_valid_unicode(source, target, tmp_path):
+    """Such as a folder of an old system, named in Latin-1; the copy records where it came from, and can be copied."""
     odd = source.with_name(os.fsdecode(b"caf\xe9"))
     source.rename(odd)
     assert copy(odd, target).copied
-    document = json.loads((target / "run.json").read_bytes())
-    assert document["copied_from"]["url"].endswith("/caf\\udce9")
+    assert json.loads((target / "run.json").read_bytes())["copied_from"]["url"].endswith("/caf\\udce9")
     assert not copy(odd, target).copied
+    copy(target, tmp_path / "further")
+    assert without_run(tmp_path / "further") == without_run(target)
 
 
 def test_manager_continues_on_copy_as_on_source(source, target):
@@ -153,75 +158,45 @@ def test_manager_continues_on_copy_as_on_source(source, target):
         assert Life(root).restore().checkpoint == name_at(3, 13)
 
 
-def test_same_command_again_compares_and_vouches(source, target):
-    """Nothing is written, and each document that was found is asked for again, since it may not be durable."""
-    first = copy(source, target)
-    storage = FaultyStorage(LocalStorage(target))
-    told, before = Told(), tree(target)
-    again = copy(source, storage, watch=told)
-    assert again.copied == []
-    assert again.present == first.copied
-    assert (again.run_id, again.copied_bytes, again.found_bytes) == (first.run_id, 0, first.copied_bytes)
-    assert told.done_bytes == told.planned[-1][1]
-    assert not {call.operation for call in storage.calls} & {"write", "delete"}
-    asked = {call.keys[0] for call in storage.calls if call.operation == "create"}
-    assert asked == {
-        key for key in before if key.endswith("/COMMIT") or not key.startswith(("checkpoints/", "frozen/"))
-    }
-    assert tree(target) == before
-
-
 def test_repeated_copy_adds_new_checkpoints_of_source(source, target):
     copy(source, target)
     life = Life(source, keep=KeepLatest(5))
     life.restore()
     life.saved_at(14)
     storage, before = FaultyStorage(LocalStorage(target)), tree(target)
-    done = copy(source, storage)
-    assert done.copied == [name_at(3, 14)]
+    assert copy(source, storage).copied == [name_at(3, 14)]
     changes = [call.keys[0] for call in storage.calls if call.operation in ("write", "create")]
-    changes = [key for key in changes if key not in before]
-    assert changes[0] == "attempts/000003.json"  # as in any run, and so that a job started there meanwhile is noticed
+    new = [key for key in changes if key not in before]
+    assert new[0] == "attempts/000003.json"  # as in any run, and so that a job started there meanwhile is noticed
     assert without_run(target) == files_of_copy(source)
     assert Life(target).restore().checkpoint == name_at(3, 14)
 
 
-@pytest.mark.parametrize(
-    "when", ["after", *(pytest.param(when, marks=pytest.mark.extended) for when in ("before", "during"))]
-)
-def test_copy_killed_during_update_stays_a_run(tmp_path, source, target, when):
+def test_copy_killed_during_update_stays_a_run(tmp_path, source, target):
     """After a kill at any call, a start on the copy works, and the same command completes it."""
     copy(source, target)
-    life = Life(source, keep=KeepLatest(5))
-    life.restore()
-    life.saved_at(14)
-    life = Life(source, keep=KeepLatest(5))
-    life.restore(AT_8)
-    life.saved_at(11)
+    for checkpoint, batches in (("latest", 14), (AT_8, 11)):
+        life = Life(source, keep=KeepLatest(5))
+        life.restore(checkpoint)
+        life.saved_at(batches)
     shutil.copytree(target, tmp_path / "whole")
-    whole = FaultyStorage(LocalStorage(tmp_path / "whole"))
-    copy(source, whole)
+    copy(source, tmp_path / "whole")
     expected = tree(tmp_path / "whole")
     assert without_run(tmp_path / "whole") == files_of_copy(source)
-    struck = 0
     for nth in itertools.count(1):
         root = tmp_path / f"to-{nth}"
         shutil.copytree(target, root)
-        storage = FaultyStorage(LocalStorage(root))
-        fault = storage.inject(Fault("kill", operations=POSSIBLE[when], nth=nth, when=when))
-        try:
-            copy(source, storage)
-        except Killed:
-            struck += 1
-        assert fault.fired == (nth == struck)
+        fault = Fault("kill", operations=MUTATING, nth=nth, when="after")
+        with contextlib.suppress(Killed):
+            copy(source, FaultyStorage(LocalStorage(root), [fault]))
         shutil.copytree(root, tmp_path / f"start-{nth}")
-        life = Life(tmp_path / f"start-{nth}")
-        assert life.restore().checkpoint in (AT_8, AT_10, name_at(3, 14), name_at(4, 11))
+        latest = Life(tmp_path / f"start-{nth}").restore().checkpoint
+        assert latest in (AT_8, AT_10, name_at(3, 14), name_at(4, 11)), nth
         copy(source, root)
-        assert tree(root) == expected
+        assert tree(root) == expected, nth
         if not fault.fired:
             break
-    assert struck > 10
+    assert nth > 10
 
 
 def test_files_of_killed_creates_are_removed_from_copy(source, target):
@@ -251,33 +226,33 @@ def test_checkpoints_pruned_from_source_stay_and_are_named(source, target):
     assert Life(target).restore().checkpoint == name_at(3, 16)
 
 
+def test_a_kept_one_that_is_damaged_is_refused(source, target):
+    copy(source, target)
+    shutil.rmtree(source / "checkpoints" / AT_6)
+    for file, words in (
+        (WEIGHTS, f"{AT_6}.*damaged.*weights-000"),
+        ("COMMIT", f"{AT_6}/COMMIT is not a valid Commit"),
+        ("notes.txt", f"{AT_6}/notes.txt is at "),
+    ):
+        path = target / "checkpoints" / AT_6 / file
+        sound = path.read_bytes() if path.exists() else None
+        corrupt(target, AT_6, file) if sound else path.write_text("mine")
+        before = tree(target)
+        with pytest.raises(ResumeError, match=f"{words}.*Nothing was changed"):
+            copy(source, target)
+        assert tree(target) == before
+        path.write_bytes(sound) if sound else path.unlink()
+
+
 @pytest.mark.parametrize(
-    ("file", "words"), [(WEIGHTS, f"{AT_6}.*damaged.*weights-000"), ("COMMIT", f"{AT_6}/COMMIT is not a valid Commit")]
+    ("side", "when", "action", "checkpoint"),
+    [
+        ("source", "before", "error", None),
+        ("target", "before", "kill", None),
+        ("target", "during", "kill", AT_8),
+        ("target", "after", "error", AT_8),
+    ],
 )
-def test_a_kept_one_that_is_damaged_is_refused(source, target, file, words):
-    copy(source, target)
-    shutil.rmtree(source / "checkpoints" / AT_6)
-    corrupt(target, AT_6, file)
-    before = tree(target)
-    with pytest.raises(ResumeError, match=f"{words}.*Nothing was changed"):
-        copy(source, target)
-    assert tree(target) == before
-
-
-def test_a_kept_one_with_other_files_is_refused(source, target):
-    copy(source, target)
-    shutil.rmtree(source / "checkpoints" / AT_6)
-    (target / "checkpoints" / AT_6 / "notes.txt").write_text("mine")
-    before = tree(target)
-    with pytest.raises(ResumeError, match=f"{AT_6}/notes.txt is at .*Nothing was changed"):
-        copy(source, target)
-    assert tree(target) == before
-
-
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("checkpoint", [None, AT_8], ids=["whole", "alone"])
-@pytest.mark.parametrize("action", ["error", "kill"])
-@pytest.mark.parametrize(("side", "when"), [("source", "before"), *(("target", when) for when in POSSIBLE)])
 def test_interrupted_copy_is_no_run_and_resumes(tmp_path, source, *, side, when, action, checkpoint):
     """After a fault at any call, a start does not take the partial copy, and the same command completes it."""
     whole = {"source": FaultyStorage(LocalStorage(source)), "target": FaultyStorage(LocalStorage(tmp_path / "whole"))}
@@ -306,17 +281,17 @@ def test_interrupted_copy_is_no_run_and_resumes(tmp_path, source, *, side, when,
     assert len(calls) >= (5 if checkpoint else 20)
 
 
-def test_start_refuses_copy_without_checkpoints(source, target):
-    """A start does not take a copy that has no checkpoint yet for a new run."""
-    storage = FaultyStorage(LocalStorage(target))
-    storage.inject(Fault("kill", operations={"write"}))
+def test_start_refuses_copy_without_checkpoints(source, target, tmp_path):
     with pytest.raises(Killed):
-        copy(source, storage)
+        copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"write"})]))
     assert list(tree(target)) == ["run.json"]
     with pytest.raises(ResumeError, match=r"has not ended: its last file, attempts/000002\.json"):
         Life(target).restore()
     with pytest.raises(ResumeError, match="has not ended"):
         Life(target).manager.latest()
+    with pytest.raises(ResumeError, match="has not ended"):
+        copy(target, tmp_path / "further")
+    assert not (tmp_path / "further").exists()
 
 
 def test_copy_begun_during_start_ends_the_start(source, target, tmp_path):
@@ -341,30 +316,29 @@ def test_start_begun_during_copy_ends_the_copy(source, target):
     assert committed(target) == []
 
 
-@pytest.mark.parametrize("key", ["attempts/000001.json", "events/a000001-0001.jsonl"])
-def test_file_made_during_copy_ends_the_copy(source, target, key):
-    def make() -> None:
-        (target / key).parent.mkdir(exist_ok=True)
-        (target / key).write_bytes(b"{}")
+def test_file_made_during_copy_ends_the_copy(source, tmp_path):
+    for key in ("attempts/000001.json", "events/a000001-0001.jsonl"):
+        target = tmp_path / key.partition("/")[0]
 
-    to_there = FaultyStorage(LocalStorage(target), [Fault(make, operations={"create"}, key=key)])
-    with pytest.raises(ResumeError, match=f"another process has just made {key} at {target}"):
-        copy(source, to_there)
-    assert (target / key).read_bytes() == b"{}"
+        def make(path=target / key) -> None:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"{}")
 
-
-def test_unfinished_copy_cannot_be_copied(source, target, tmp_path):
-    copy(source, target)
-    (target / "attempts/000002.json").unlink()
-    with pytest.raises(ResumeError, match="has not ended"):
-        copy(target, tmp_path / "further")
-    assert not (tmp_path / "further").exists()
+        to_there = FaultyStorage(LocalStorage(target), [Fault(make, operations={"create"}, key=key)])
+        with pytest.raises(ResumeError, match=f"another process has just made {key} at {target}"):
+            copy(source, to_there)
+        assert (target / key).read_bytes() == b"{}"
 
 
-def test_a_copy_can_be_copied(source, target, tmp_path):
-    copy(source, target)
-    copy(target, tmp_path / "further")
-    assert without_run(tmp_path / "further") == without_run(target)
+def stray_event(root: Path) -> str:
+    (root / "events/a000001-0099.jsonl").write_bytes(b"other")
+    return "events/a000001-0099.jsonl"
+
+
+def other_event(root: Path) -> str:
+    (root / "events/a000001-0001.jsonl").write_bytes(b"other")
+    (root / "attempts/000001.json").unlink()
+    return "events/a000001-0001.jsonl"
 
 
 def stray_file(root: Path) -> str:
@@ -434,7 +408,7 @@ def only_data(root: Path) -> str:
     return "attempts/000001.json"
 
 
-STRANGE = [
+STRANGE = (
     stray_file,
     stray_checkpoint,
     stray_shard,
@@ -447,104 +421,92 @@ STRANGE = [
     later_attempt,
     voided,
     only_data,
-]
+    stray_event,
+    other_event,
+)
 
 
-@pytest.mark.parametrize("strange", STRANGE, ids=lambda one: one.__name__)
-@pytest.mark.parametrize("ended", [True, False], ids=["ended", "half copied"])
-def test_foreign_destination_is_refused_and_stays_unchanged(source, target, strange, ended):
-    copy(source, target)
-    named = strange(target)
-    if not ended and strange is not own_run:
-        shutil.rmtree(target / "checkpoints" / AT_10)
-    before = tree(target)
-    with pytest.raises(ResumeError) as caught:
-        copy(source, target)
-    assert named in str(caught.value)
-    assert "Nothing was changed" in str(caught.value)
-    assert tree(target) == before
-
-
-def test_attempts_started_on_both_sides_are_refused(source, target):
-    """A job that was started on both the source and the copy is recognised by its attempt."""
-    copy(source, target)
+def test_foreign_destination_is_refused_and_stays_unchanged(source, tmp_path):
+    copy(source, tmp_path / "whole")
+    for strange, ended in itertools.product(STRANGE, (True, False)):
+        target = tmp_path / f"{strange.__name__}-{ended}"
+        shutil.copytree(tmp_path / "whole", target)
+        named = strange(target)
+        if not ended and strange is not own_run:
+            shutil.rmtree(target / "checkpoints" / AT_10)
+        before = tree(target)
+        with pytest.raises(ResumeError) as caught:
+            copy(source, target)
+        assert named in str(caught.value), (strange, ended)
+        assert "Nothing was changed" in str(caught.value), (strange, ended)
+        assert tree(target) == before, (strange, ended)
     Life(source).restore()
-    Life(target).restore()
+    Life(tmp_path / "whole").restore()
     with pytest.raises(ResumeError, match=r"attempts/000003\.json.*another job"):
-        copy(source, target)
+        copy(source, tmp_path / "whole")
+
+
+def interrupted_before(name: str, source: Path, target: Path) -> Path:
+    """The weights at the target of a checkpoint whose copy lacks its COMMIT."""
+    with pytest.raises(Killed):
+        copy(
+            source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{name}/COMMIT")])
+        )
+    return target / "checkpoints" / name / WEIGHTS
+
+
+def gone_at(source: Path, name: str, operation: str, key: str, nth: int = 1) -> Fault:
+    """The source removes a checkpoint as a file of it is asked for."""
+    return Fault(lambda: shutil.rmtree(source / "checkpoints" / name), operations={operation}, key=key, nth=nth)
 
 
 def test_checkpoint_pruned_during_copy_is_skipped_and_voided(source, target):
-    from_there = FaultyStorage(LocalStorage(source))
-    from_there.inject(
-        Fault(lambda: shutil.rmtree(source / "checkpoints" / AT_6), operations={"read_into"}, key=f"*/{AT_6}/*", nth=3)
-    )
     told = Told()
-    done = copy(from_there, target, watch=told)
+    prune = gone_at(source, AT_6, "read_into", f"*/{AT_6}/*", nth=3)
+    done = copy(FaultyStorage(LocalStorage(source), [prune]), target, watch=told)
     assert done.pruned == [AT_6]
     assert done.copied == committed(source) == committed(target)
     assert [checkpoints for checkpoints, _ in told.planned] == [len(done.copied) + 1, len(done.copied)]
-    left = [key for key in tree(target) if AT_6 in key]
-    assert left == [f"checkpoints/{AT_6}/COMMIT"]
-    again = copy(source, target)
-    assert (again.copied, again.pruned, again.present) == ([], [], done.copied)
+    assert [key for key in tree(target) if AT_6 in key] == [f"checkpoints/{AT_6}/COMMIT"]
+    repeated = copy(source, target)
+    assert (repeated.copied, repeated.pruned, repeated.present) == ([], [], done.copied)
 
 
 def test_checkpoint_pruned_before_comparison_is_skipped(source, target):
     others = [name for name in copy(source, target).copied if name != AT_6]
     shutil.rmtree(target / "checkpoints" / AT_6)
-    prune = Fault(
-        lambda: shutil.rmtree(source / "checkpoints" / AT_6), operations={"read"}, key=f"*/{AT_6}/manifest.json", nth=2
-    )
+    prune = gone_at(source, AT_6, "read", f"*/{AT_6}/manifest.json", nth=2)
     done = copy(FaultyStorage(LocalStorage(source), [prune]), target)
     assert prune.fired == 1
     assert (done.pruned, done.copied, done.present) == ([AT_6], [], others)
     assert not any(AT_6 in key for key in tree(target))  # nothing was there, so nothing says that it is void
 
 
-def test_checkpoint_pruned_during_comparison_is_skipped(source, target):
-    """Of a part of a file at the target, it is compared with what was its source."""
-    part = target / "checkpoints" / AT_6 / WEIGHTS
-    with pytest.raises(Killed):
-        copy(
-            source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{AT_6}/COMMIT")])
-        )
+def test_part_at_the_target_is_compared_with_its_source(source, target, tmp_path):
+    """Which may remove it then, or be found corrupt: the part has lost its bytes with the power."""
+    shutil.copytree(source, tmp_path / "damaged")
+    part = interrupted_before(AT_6, source, target)
     part.write_bytes(part.read_bytes()[:50])
-    prune = Fault(
-        lambda: shutil.rmtree(source / "checkpoints" / AT_6), operations={"read_into"}, key=f"*/{AT_6}/{WEIGHTS}"
-    )
+    prune = gone_at(source, AT_6, "read_into", f"*/{AT_6}/{WEIGHTS}")
     done = copy(FaultyStorage(LocalStorage(source), [prune]), target)
     assert prune.fired == 1
     assert done.pruned == [AT_6]
     assert [key for key in tree(target) if AT_6 in key] == [f"checkpoints/{AT_6}/COMMIT"]
     assert Life(target).restore().checkpoint == AT_10
-
-
-def test_source_found_corrupt_during_comparison_does_not_prevent_others(source, target):
-    """Its file at the target has lost its bytes with the power, and is compared with the source's."""
-    part = target / "checkpoints" / AT_6 / WEIGHTS
-    with pytest.raises(Killed):
-        copy(
-            source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{AT_6}/COMMIT")])
-        )
+    source, target = tmp_path / "damaged", tmp_path / "other"
+    part = interrupted_before(AT_6, source, target)
     part.write_bytes(bytes(part.stat().st_size))
     corrupt(source, AT_6)
-    done = copy(source, target)
-    assert list(done.corrupt) == [AT_6]
+    assert list(copy(source, target).corrupt) == [AT_6]
     assert committed(target) == [name for name in committed(source) if name != AT_6]
 
 
 def test_partial_checkpoint_pruned_before_resume_is_emptied(source, target):
-    """A partly copied checkpoint that the source removed before the copy resumed is voided and emptied."""
-    to_there = FaultyStorage(LocalStorage(target))
-    to_there.inject(Fault("kill", operations={"create"}, key=f"*/{AT_6}/COMMIT"))
-    with pytest.raises(Killed):
-        copy(source, to_there)
+    interrupted_before(AT_6, source, target)
     shutil.rmtree(source / "checkpoints" / AT_6)
     with pytest.raises(Killed):  # void, and not emptied yet
         copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"delete"}, key=f"*/{AT_6}/*")]))
-    done = copy(source, target)
-    assert done.pruned == []
+    assert copy(source, target).pruned == []
     assert [key for key in tree(target) if AT_6 in key] == [f"checkpoints/{AT_6}/COMMIT"]
     assert Life(target).restore().checkpoint == AT_10
 
@@ -605,16 +567,13 @@ def forgetful(root: Path) -> None:
     assert 3 not in attempts(tree(root))
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.extended)], ids=["goes on", "killed"])
-@pytest.mark.parametrize("ended", [False, True], ids=["first call", "update"])
-@pytest.mark.covering(1)
-def test_copy_ends_beside_failed_starts_at_any_call(tmp_path, source, side, killed, ended):
-    """The source forgets its failed start at any call of the copy, which may die there and be called once more."""
+@pytest.mark.parametrize(("side", "ended", "stride"), [("source", False, 1), ("target", True, 4)])
+def test_copy_ends_beside_failed_starts_at_any_call(tmp_path, source, side, ended, stride):
+    """The source forgets its failed start at any call of a copy, or of its update, which may die there."""
     failed_starts(source, 1)
     if ended:
         copy(source, tmp_path / "ended")
-    for nth in itertools.count(1):
+    for nth in itertools.count(1, stride):
         of, to = tmp_path / f"of-{nth}", tmp_path / f"to-{nth}"
         shutil.copytree(source, of)
         if ended:
@@ -623,7 +582,7 @@ def test_copy_ends_beside_failed_starts_at_any_call(tmp_path, source, side, kill
 
         def go_on(of: Path = of) -> None:
             forgetful(of)
-            if killed:
+            if ended:
                 raise Killed
 
         fault = faulty[side].inject(Fault(go_on, nth=nth))
@@ -634,8 +593,6 @@ def test_copy_ends_beside_failed_starts_at_any_call(tmp_path, source, side, kill
         check_ended(to, of)
         if not fault.fired:
             break
-        shutil.rmtree(of)
-        shutil.rmtree(to)
     assert nth > 40
 
 
@@ -652,47 +609,68 @@ def test_resumed_copy_ends_though_source_forgot_start(source, target):
     check_ended(target, source)
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"{}")], ids=["gone", "damaged"])
-@pytest.mark.parametrize("number", [1, 2])
-def test_document_lost_during_copy_was_kept(source, target, number, damage):
+def test_document_lost_during_copy_was_kept(source, tmp_path):
     """Its checkpoints were copied before; the source is then listed once more, since it removed one."""
+    for number, damage in ((1, Path.unlink), (2, lambda path: path.write_bytes(b"{}"))):
+        of, to = tmp_path / f"of-{number}", tmp_path / f"to-{number}"
+        shutil.copytree(source, of)
+        document = (of / f"attempts/{number:06d}.json").read_bytes()
 
-    def lose() -> None:
-        damage(source / f"attempts/{number:06d}.json")
-        shutil.rmtree(source / "checkpoints" / AT_8)
+        def lose(of=of, number=number, damage=damage) -> None:
+            damage(of / f"attempts/{number:06d}.json")
+            shutil.rmtree(of / "checkpoints" / AT_8)
 
-    document = (source / f"attempts/{number:06d}.json").read_bytes()
-    lost = Fault(lose, operations={"read_into"}, key=f"*/{AT_8}/*")
-    done = copy(FaultyStorage(LocalStorage(source), [lost]), target)
-    assert done.pruned == [AT_8]
-    assert (target / f"attempts/{number:06d}.json").read_bytes() == document
-    assert done.copied == [AT_4, AT_6, AT_10] == committed(target)
-    life = Life(target)
-    assert life.restore().checkpoint == AT_10
-    assert life.run.digest() == digest_at(10)
+        lost = Fault(lose, operations={"read_into"}, key=f"*/{AT_8}/*")
+        done = copy(FaultyStorage(LocalStorage(of), [lost]), to)
+        assert done.pruned == [AT_8]
+        assert (to / f"attempts/{number:06d}.json").read_bytes() == document
+        assert done.copied == [AT_4, AT_6, AT_10] == committed(to)
+        life = Life(to)
+        assert life.restore().checkpoint == AT_10
+        assert life.run.digest() == digest_at(10)
 
 
-@pytest.mark.parametrize(
-    ("damage", "why"),
-    [(Path.unlink, "is missing"), (lambda path: path.write_bytes(b"{}"), "is not a valid AttemptDocument")],
-    ids=["gone", "damaged"],
-)
-def test_copy_that_cannot_end_is_no_success(source, target, tmp_path, damage, why):
+def test_copy_that_cannot_end_is_no_success(source, target, tmp_path):
     """The document that is to end it was lost at the source after the copy had begun."""
     with pytest.raises(Killed):
         copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{AT_8}/*")]))
     path = source / "attempts/000002.json"
-    document = path.read_bytes()
-    damage(path)
-    before = tree(target)
-    with pytest.raises(ResumeError, match=rf"cannot be completed.*attempts/000002\.json {why}.*Nothing was changed"):
-        copy(source, target)
-    assert tree(target) == before
-    copy(source, tmp_path / "other")
-    assert Life(tmp_path / "other").restore().checkpoint == AT_6
+    document, before = path.read_bytes(), tree(target)
+    for number, (damage, why) in enumerate(
+        ((Path.unlink, "is missing"), (lambda path: path.write_bytes(b"{}"), "is not a valid AttemptDocument"))
+    ):
+        damage(path)
+        words = rf"cannot be completed.*attempts/000002\.json {why}.*Nothing was changed"
+        with pytest.raises(ResumeError, match=words):
+            copy(source, target)
+        assert tree(target) == before
+        copy(source, tmp_path / str(number))
+        assert Life(tmp_path / str(number)).restore().checkpoint == AT_6
     path.write_bytes(document)
     copy(source, target)
     check_ended(target, source)
+
+
+def test_source_without_anything_whole_writes_nothing(source, target, tmp_path):
+    for checkpoint in (None, "latest"):
+        with pytest.raises(CheckpointNotFoundError):
+            copy(tmp_path / "nothing", target, checkpoint)
+    empty = Fault(lambda: shutil.rmtree(tmp_path / "emptied/checkpoints"), operations={"read"}, key="*/manifest.json")
+    shutil.copytree(source, tmp_path / "emptied")
+    with pytest.raises(CheckpointNotFoundError, match=f"no committed checkpoint at {tmp_path}/emptied"):
+        copy(FaultyStorage(LocalStorage(tmp_path / "emptied"), [empty]), target)
+    shutil.copytree(source, tmp_path / "corrupt")
+    for name in committed(source):
+        corrupt(tmp_path / "corrupt", name, "manifest.json")
+    with pytest.raises(CorruptCheckpointError, match="no checkpoint"):
+        copy(tmp_path / "corrupt", target)
+    (source / "attempts/000002.json").write_bytes(b"{}")
+    assert set(copy(source, tmp_path / "partly").corrupt) == {AT_8, AT_10}
+    assert Life(tmp_path / "partly").restore().checkpoint == AT_6
+    (source / "attempts/000001.json").write_bytes(b"{}")
+    with pytest.raises(CorruptCheckpointError, match=r"no file below attempts/ at .* can be read"):
+        copy(source, target)
+    assert not target.exists()
 
 
 def test_document_damaged_at_source_is_named_there(source, target):
@@ -750,52 +728,6 @@ def test_corrupt_checkpoint_is_named_and_others_are_copied(source, target):
     assert without_run(target) == files_of_copy(source)
 
 
-def test_copy_of_only_corrupt_checkpoints_writes_nothing(source, target):
-    for name in committed(source):
-        corrupt(source, name, "manifest.json")
-    with pytest.raises(CorruptCheckpointError, match="no checkpoint"):
-        copy(source, target)
-    assert not target.exists()
-
-
-def test_unreadable_attempt_excludes_only_its_checkpoints(source, target):
-    (source / "attempts/000002.json").write_bytes(b"{}")
-    done = copy(source, target)
-    assert set(done.corrupt) == {AT_8, AT_10}
-    assert Life(target).restore().checkpoint == AT_6
-
-
-def test_copy_without_readable_attempts_writes_nothing(source, target):
-    for path in (source / "attempts").iterdir():
-        path.write_bytes(b"{}")
-    with pytest.raises(CorruptCheckpointError, match=r"no file below attempts/ at .* can be read"):
-        copy(source, target)
-    assert not target.exists()
-
-
-def test_source_emptied_before_the_copy_writes_nothing(source, target):
-    empty = Fault(lambda: shutil.rmtree(source / "checkpoints"), operations={"read"}, key="*/manifest.json")
-    with pytest.raises(CheckpointNotFoundError, match=f"no committed checkpoint at {source}"):
-        copy(FaultyStorage(LocalStorage(source), [empty]), target)
-    assert not target.exists()
-
-
-def test_checkpoint_of_last_attempt_is_not_copied_alone(source, target, monkeypatch):
-    """The copy would need the next number."""
-    monkeypatch.setattr("ckptkit.tools.copy.copy.MAX_ATTEMPT", 2)
-    with pytest.raises(ResumeError, match=f"{AT_8} belongs to the last attempt .*; copy the whole run"):
-        copy(source, target, AT_8)
-    assert not target.exists()
-    assert copy(source, target).copied == committed(source)
-
-
-@pytest.mark.parametrize("checkpoint", [None, "latest"])
-def test_nothing_to_copy_is_an_error(tmp_path, target, checkpoint):
-    with pytest.raises(CheckpointNotFoundError):
-        copy(tmp_path / "nothing", target, checkpoint)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_root_is_not_copied_to_itself(source, tmp_path):
     (tmp_path / "link").symlink_to(source)
     for target in (source, tmp_path / "link"):
@@ -803,40 +735,36 @@ def test_a_root_is_not_copied_to_itself(source, tmp_path):
             copy(source, target)
 
 
-@pytest.mark.parametrize("name", [AT_4, AT_6, AT_8, AT_10])
-def test_copy_of_one_checkpoint_continues_like_source(source, target, name):
-    done = copy(source, target, name)
-    assert (done.checkpoint, done.copied) == (name, [name])
-    files = tree(target)
-    own = int(name[1:7])
-    documents = attempts(files)
-    assert sorted(documents) == [own, own + 1]
-    assert files[f"attempts/{own:06d}.json"] == (source / f"attempts/{own:06d}.json").read_bytes()
-    assert documents[own + 1]["parent"] == name
-    assert documents[own + 1]["token"] not in (documents[own]["token"], done.run_id)
-    assert committed(target) == [name]
-
-    life = Life(target)
-    assert life.restore().checkpoint == name
-    at = batches_of(name)
-    assert life.run.digest() == digest_at(at)
-    assert attempts(tree(target))[own + 2]["parent"] == name
-    for further in (at + 1, at + 4, at + 6):
-        life.saved_at(further)
-        assert Life(target).manager.latest().name == name_at(own + 2, further)
-    later = Life(target)
-    later.restore()
-    assert later.run.digest() == digest_at(at + 6)
-    later.saved_at(at + 7)
-    assert digest_of(target, name_at(own + 3, at + 7)) == digest_at(at + 7)
+def test_copy_of_one_checkpoint_continues_like_source(source, tmp_path):
+    for name in (AT_6, AT_8):
+        target = tmp_path / name
+        done = copy(source, target, name)
+        assert (done.checkpoint, done.copied) == (name, [name])
+        files, own, at = tree(target), int(name[1:7]), batches_of(name)
+        documents = attempts(files)
+        assert sorted(documents) == [own, own + 1]
+        assert files[f"attempts/{own:06d}.json"] == (source / f"attempts/{own:06d}.json").read_bytes()
+        assert documents[own + 1]["parent"] == name
+        assert documents[own + 1]["token"] not in (documents[own]["token"], done.run_id)
+        assert committed(target) == [name]
+        assert events_at(target) == {}
+        life = Life(target)
+        assert life.restore().checkpoint == name
+        assert life.run.digest() == digest_at(at)
+        assert attempts(tree(target))[own + 2]["parent"] == name
+        for further in (at + 1, at + 4):
+            life.saved_at(further)
+            assert Life(target).manager.latest().name == name_at(own + 2, further)
+        later = Life(target)
+        later.restore()
+        later.saved_at(at + 7)
+        assert digest_of(target, name_at(own + 3, at + 7)) == digest_at(at + 7)
 
 
 def test_resumed_copy_of_latest_keeps_its_choice(source, target):
     """`latest` is what a start would take; a resumed copy keeps it, though the source went on."""
-    to_there = FaultyStorage(LocalStorage(target))
-    to_there.inject(Fault("kill", operations={"write"}, nth=2))
     with pytest.raises(Killed):
-        copy(source, to_there, "latest")
+        copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"write"}, nth=2)]), "latest")
     life = Life(source, keep=KeepLatest(5))
     life.restore()
     life.saved_at(14)
@@ -851,39 +779,48 @@ def test_whole_run_and_single_checkpoint_do_not_mix(source, target, tmp_path):
     copy(source, tmp_path / "whole")
     with pytest.raises(ResumeError, match="the whole run"):
         copy(source, tmp_path / "whole", AT_8)
+    for key in (f"checkpoints/{AT_4}", "events/a000001-0001.jsonl"):
+        shutil.copytree(target, tmp_path / key[:6])
+        (tmp_path / key[:6] / key).parent.mkdir(exist_ok=True)
+        shutil.move(source / key, tmp_path / key[:6] / key)
+        with pytest.raises(ResumeError, match=key):
+            copy(source, tmp_path / key[:6], AT_8)
 
 
-@pytest.mark.parametrize("key", [f"checkpoints/{AT_4}", "events/a000001-0001.jsonl"])
-def test_anything_else_beside_one_alone_is_refused(source, target, key):
-    copy(source, target, AT_6)
-    (target / key).parent.mkdir(exist_ok=True)
-    shutil.move(source / key, target / key)
-    with pytest.raises(ResumeError, match=key):
-        copy(source, target, AT_6)
-
-
-def test_missing_or_corrupt_checkpoint_writes_nothing(source, target):
-    """The copy of one checkpoint that is gone, corrupt or unknown is an error, and writes nothing."""
-    corrupt(source, AT_8, "manifest.json")
-    with pytest.raises(CorruptCheckpointError, match=AT_8):
-        copy(source, target, AT_8)
+def test_missing_or_corrupt_checkpoint_writes_nothing(source, target, monkeypatch):
+    corrupt(source, AT_10, "manifest.json")
+    with pytest.raises(CorruptCheckpointError, match=AT_10):
+        copy(source, target, AT_10)
     for name in (name_at(1, 2), name_at(2, 12), "nonsense"):
         with pytest.raises(CheckpointNotFoundError, match=name):
             copy(source, target, name)
+    monkeypatch.setattr("ckptkit.tools.copy.copy.MAX_ATTEMPT", 2)  # the copy would need the next number
+    with pytest.raises(ResumeError, match=f"{AT_8} belongs to the last attempt .*; copy the whole run"):
+        copy(source, target, AT_8)
     assert not target.exists()
 
 
 def test_one_that_goes_meanwhile_is_an_error(source, target):
-    from_there = FaultyStorage(LocalStorage(source))
-    from_there.inject(
-        Fault(lambda: shutil.rmtree(source / "checkpoints" / AT_6), operations={"read_into"}, key=f"*/{AT_6}/*")
-    )
+    prune = gone_at(source, AT_6, "read_into", f"*/{AT_6}/*")
     with pytest.raises(CheckpointNotFoundError, match=AT_6):
-        copy(from_there, target, AT_6)
+        copy(FaultyStorage(LocalStorage(source), [prune]), target, AT_6)
     with pytest.raises(CheckpointNotFoundError, match="copy another checkpoint to another root"):
         copy(source, target, AT_6)
     with pytest.raises(CkptKitError, match="has not ended"):
         Life(target).restore()
+
+
+URLS = {
+    "/data/runs/a@b?c": "/data/runs/a@b?c",
+    "s3://bucket/runs/vit": "s3://bucket/runs/vit",
+    "s3://key:secret@bucket/runs/vit?token=x#y": "s3://bucket/runs/vit",
+    "http://user:p%40ss@host:9000/b": "http://host:9000/b",
+    "simplecache::ftp://user:pw@host/x": "simplecache::ftp://host/x",
+    "zip://*.bin?a=b::filecache::https://u:pw@host/x.zip?sig=c::d": "zip://*.bin::filecache::https://host/x.zip",
+    "ftp://user:p::w@[fe80::1]:21/a::b": "ftp://[fe80::1]:21/a::b",
+    "memory:///runs/a": "memory:///runs/a",
+    "user@host::/data": "user@host::/data",
+}
 
 
 def test_sources_without_id_are_distinguished_by_url(source, target, tmp_path):
@@ -899,82 +836,36 @@ def test_sources_without_id_are_distinguished_by_url(source, target, tmp_path):
     assert copy(source, target, AT_6).present == [AT_6]
 
 
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("/data/runs/a@b?c", "/data/runs/a@b?c"),
-        ("s3://bucket/runs/vit", "s3://bucket/runs/vit"),
-        ("s3://key:secret@bucket/runs/vit?token=x#y", "s3://bucket/runs/vit"),
-        ("http://user:p%40ss@host:9000/b", "http://host:9000/b"),
-        ("simplecache::ftp://user:pw@host/x", "simplecache::ftp://host/x"),
-        (
-            "zip://*.bin?a=b::filecache::https://user:pw@host/x.zip?sig=c::d",
-            "zip://*.bin::filecache::https://host/x.zip",
-        ),
-        ("ftp://user:p::w@[fe80::1]:21/a::b", "ftp://[fe80::1]:21/a::b"),
-        ("memory:///runs/a", "memory:///runs/a"),
-        ("user@host::/data", "user@host::/data"),
-    ],
-)
-def test_no_credentials_are_written_down(url, told):
-    assert clean_url(url) == told
-
-
-# Events
+def test_no_credentials_are_written_down():
+    assert {url: clean_url(url) for url in URLS} == URLS
 
 
 def events_at(root: Path) -> dict[str, bytes]:
     return {key: data for key, data in tree(root).items() if key.startswith("events/")}
 
 
-def test_events_are_copied_and_updated(tmp_path):
-    history(tmp_path / "here")
-    copy(tmp_path / "here", tmp_path / "there")
-    before = events_at(tmp_path / "there")
-    assert before == events_at(tmp_path / "here") != {}
-    life = Life(tmp_path / "here")
+def test_events_are_copied_and_updated(source, target):
+    """Damaged ones arrive as they are: the report names them, and a copy of the checkpoints must not fail for them."""
+    (source / "events/a000001-0002.jsonl").write_bytes(b"\x00")
+    copy(source, target)
+    before = events_at(target)
+    assert before == events_at(source) != {}
+    life = Life(source)
     life.restore()
-    life.saved_at(8)
-    copy(tmp_path / "here", tmp_path / "there")
-    after = events_at(tmp_path / "there")
-    assert after == events_at(tmp_path / "here")
-    assert after.keys() - before.keys() == {"events/a000002-0001.jsonl"}
+    life.saved_at(12)
+    copy(source, target)
+    after = events_at(target)
+    assert after == events_at(source)
+    assert after.keys() - before.keys() == {"events/a000003-0001.jsonl"}
 
 
-def test_a_checkpoint_alone_has_no_events(tmp_path):
-    history(tmp_path / "here")
-    copy(tmp_path / "here", tmp_path / "there", AT_6)
-    assert events_at(tmp_path / "there") == {}
-
-
-@pytest.mark.parametrize("key", ["events/a000001-0001.jsonl", "events/a000001-0099.jsonl", "events/notes.txt"])
-def test_foreign_events_are_named_and_nothing_is_written(tmp_path, key):
-    history(tmp_path / "here")
-    copy(tmp_path / "here", tmp_path / "there")
-    (tmp_path / "there" / key).write_bytes(b"other")
-    (tmp_path / "there" / "attempts/000001.json").unlink()
-    before = tree(tmp_path / "there")
-    with pytest.raises(ResumeError, match=key):
-        copy(tmp_path / "here", tmp_path / "there")
-    assert tree(tmp_path / "there") == before
-
-
-def test_damaged_events_arrive_as_they_are(tmp_path):
-    """The report names them; a copy of the checkpoints must not fail for them."""
-    history(tmp_path / "here")
-    (tmp_path / "here/events/a000001-0002.jsonl").write_bytes(b"\x00")
-    copy(tmp_path / "here", tmp_path / "there")
-    assert events_at(tmp_path / "there") == events_at(tmp_path / "here")
-
-
-def test_events_of_impossible_size_stay_behind(tmp_path):
-    history(tmp_path / "here")
-    sound = events_at(tmp_path / "here")
-    with (tmp_path / "here/events/a000001-0099.jsonl").open("wb") as file:
+def test_events_of_impossible_size_stay_behind(source, target):
+    sound = events_at(source)
+    with (source / "events/a000001-0099.jsonl").open("wb") as file:
         file.truncate(MAX_SEGMENT_BYTES + 1)
     for _ in range(2):
-        copy(tmp_path / "here", tmp_path / "there")
-        assert events_at(tmp_path / "there") == sound
-    (tmp_path / "here/events/a000001-0099.jsonl").write_bytes(bytes(MAX_SEGMENT_BYTES))  # a possible one
-    copy(tmp_path / "here", tmp_path / "there")
-    assert events_at(tmp_path / "there") == events_at(tmp_path / "here")
+        copy(source, target)
+        assert events_at(target) == sound
+    (source / "events/a000001-0099.jsonl").write_bytes(bytes(MAX_SEGMENT_BYTES))  # a possible one
+    copy(source, target)
+    assert events_at(target) == events_at(source)

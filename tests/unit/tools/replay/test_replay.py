@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from datetime import datetime, timezone
 
 import pytest
 from support.junit import cases_of, read_junit
 from support.process import python
+from typer.testing import CliRunner
 
+from ckptkit.cli import app
 from ckptkit.cli.commands.ls import run_ls
 from ckptkit.cli.commands.replay import run_replay
 from ckptkit.cli.commands.verify import run_verify
@@ -87,60 +89,10 @@ def names(root):
     return [one.name for one in list_checkpoints(open_storage(root))]
 
 
-def replayed(capsys, *what, begin=None, end="latest", keep=None, record=False):
-    code = run_replay(
-        "run",
-        command(*what),
-        begin=begin,
-        end=end,
-        keep=keep,
-        timeout=60,
-        as_json=True,
-        record=record,
-    )
+def replayed(capsys, *what, **options):
+    code = run_replay("run", command(*what), timeout=60, as_json=True, **options)
     out, said = capsys.readouterr()
     return code, json.loads(out) if out else said
-
-
-def test_every_checkpoint_is_a_case_of_junit(here, capsys):
-    """What comes after the one that differs is not known."""
-    at = trained(here, FLIP="7")
-    junit = here / "ci/replay.xml"
-    chosen = {"end": "latest", "keep": None, "timeout": 60, "as_json": True, "junit": junit}
-    outcomes = []
-    for begin in at[:2]:
-        code = run_replay("run", command(), begin=begin, **chosen)
-        outcomes.append((code, [(name, outcome) for name, outcome, _ in cases_of(junit)]))
-    assert outcomes == [
-        (1, [(at[1], "failure"), (at[2], "skipped"), (at[3], "skipped")]),
-        (0, [(at[2], None), (at[3], None)]),
-    ]
-    assert run_replay("run", command("crashes"), begin=at[0], **chosen) == 1
-    (error,) = read_junit(junit).iter("error")
-    assert "out of luck" in error.text
-
-
-def test_sound_stretch_is_certified_and_the_run_is_untouched(here, capsys):
-    at = trained(here)
-    before = {path: path.stat().st_mtime_ns for path in (here / "run").rglob("*")}
-    code, found = replayed(capsys, begin=at[0])
-    assert code == 0
-    assert found["equal"] == at[1:]
-    assert found["differing"] is None
-    assert {path: path.stat().st_mtime_ns for path in (here / "run").rglob("*")} == before
-
-
-@pytest.mark.parametrize("flip", [5, 9, 12, 14])
-def test_flipped_bit_is_in_the_first_checkpoint_after_it(here, capsys, flip):
-    """As of hardware that computes wrongly once: two replays agree, with the versions of the run."""
-    at = trained(here, FLIP=str(flip))
-    code, found = replayed(capsys, begin=at[0])
-    first = next(one for one, step in zip(at, (4, 8, 12, 16), strict=True) if step >= flip)
-    assert code == 1
-    assert found["differing"] == first
-    assert found["equal"] == at[1 : at.index(first)]
-    assert "weights" in [one["name"] for one in found["leaves"]]
-    assert (found["deterministic"], found["versions"]) == (True, [])
 
 
 def contents(root):
@@ -148,50 +100,47 @@ def contents(root):
 
 
 def test_record_names_beside_each_certified_checkpoint_where_it_began(here, capsys):
-    """Up to the first that differs; nothing else in the run changes, and it goes on as before."""
+    """Up to the first that differs, as of hardware that computes wrongly once; the run goes on as before."""
     at = trained(here, FLIP="14")
     before = contents(here / "run")
-    _, found = replayed(capsys, begin=at[0], record=True)
-    assert found["recorded"] == at[1:3]
-    certificates = {f"checkpoints/{one}/receipts/certified-from-{at[0]}": b"" for one in at[1:3]}
+    code, found = replayed(capsys, begin=at[0], record=True)
+    assert (code, found["equal"], found["differing"], found["recorded"]) == (1, at[1:3], at[3], at[1:3])
+    assert "weights" in [leaf["name"] for leaf in found["leaves"]]
+    assert (found["deterministic"], found["versions"]) == (True, [])
+    certificates = {f"checkpoints/{name}/receipts/certified-from-{at[0]}": b"" for name in at[1:3]}
     assert contents(here / "run") == {**before, **certificates}
     assert replayed(capsys, begin=at[1], end=at[2], record=True)[1]["recorded"] == [at[2]]
     assert run_verify("run", None, as_json=True) == 0
     capsys.readouterr()
-    assert run_ls("run", now=datetime.now(timezone.utc), as_json=True) == 0
+    assert run_ls("run", as_json=True) == 0
     listed = json.loads(capsys.readouterr().out)["checkpoints"]
     assert [one["certified_from"] for one in listed] == [[], [at[0]], at[:2], []]
-    run_ls("run", now=datetime.now(timezone.utc))
-    assert [", certified" in line for line in capsys.readouterr().out.splitlines() if "a000001-" in line] == [
-        *(False, True, True, False)
-    ]
+    run_ls("run")
+    lines = [line for line in capsys.readouterr().out.splitlines() if "a000001-" in line]
+    assert [", certified" in line for line in lines] == [False, True, True, False]
     python("train.py", cwd=here)  # a start finds nothing wrong
     assert names(here / "run")[:4] == at
 
 
-def test_without_record_nothing_is_said_of_it(here, capsys):
-    trained(here)
-    assert replayed(capsys)[1]["recorded"] == []
-    assert not list((here / "run").rglob("certified-*"))
-
-
-def test_noise_of_the_script_is_told_from_the_hardwares(here, capsys):
+def test_noise_of_the_script_is_told_from_the_hardwares(here, capsys, monkeypatch):
     at = trained(here, "noisy")
+    monkeypatch.setattr(replay, "changed", lambda recorded: [("numpy", "1.0", "2.0")])
     code, found = replayed(capsys, "noisy", begin=at[0])
     assert (code, found["differing"], found["deterministic"]) == (1, at[2], False)
-
-
-def test_other_versions_are_named(here, capsys, monkeypatch):
-    trained(here, FLIP="14")
-    monkeypatch.setattr(replay, "changed", lambda recorded: [("numpy", "1.0", "2.0")])
-    code, found = replayed(capsys)
-    assert (code, found["versions"]) == (1, [["numpy", "1.0", "2.0"]])
+    assert found["versions"] == [["numpy", "1.0", "2.0"]]
 
 
 def test_last_stretch_is_replayed_by_default_whatever_the_script_keeps(here, capsys):
+    """Without ``record``, nothing is stored; what was trained stays where it is wanted."""
     at = trained(here)
-    _, found = replayed(capsys, "few")
-    assert (found["begin"], found["equal"]) == (at[-2], at[-1:])
+    (here / "run").rename(here / "real")
+    (here / "run").symlink_to(here / "real")
+    (here / "train.py").write_text(SCRIPT.replace('else "run"', 'else "real"'))
+    _, found = replayed(capsys, "few", keep="kept")
+    assert (found["begin"], found["equal"], found["recorded"]) == (at[-2], at[-1:], [])
+    assert not list((here / "real").rglob("certified-*"))
+    assert (here / "kept" / "run-1" / "checkpoints").is_dir()
+    assert replayed(capsys, keep="kept")[0] == 2  # not empty
     _, found = replayed(capsys, "few", begin=at[0], end=at[2])
     assert found["equal"] == at[1:3]
 
@@ -202,37 +151,39 @@ def test_stretch_follows_the_lineage_of_its_end(here):
     python("train.py", cwd=here)
     storage = open_storage("run")
     whole = names("run")
-    stretch = stretch_of(storage, at[0], "latest")
-    assert [str(one.name) for one in stretch.ends] == whole[1:]
-    assert [str(one.name) for one in stretch_of(storage, None, at[1]).ends] == at[1:]
+    assert [str(end.name) for end in stretch_of(storage, at[0], "latest").ends] == whole[1:]
+    assert [str(end.name) for end in stretch_of(storage, None, at[1]).ends] == at[1:]
     with pytest.raises(CheckpointNotFoundError, match="did not begin at a000009"):
         stretch_of(storage, "a000009-c0000000001-m0000", "latest")
     with pytest.raises(CheckpointNotFoundError, match="there is nothing to begin at"):
         stretch_of(storage, None, at[0])
+    for file in (here / "run" / "attempts").iterdir():
+        file.unlink()
+    with pytest.raises(CorruptCheckpointError, match="attempts/"):
+        stretch_of(storage, None, whole[-1])
 
 
-@pytest.mark.parametrize(
-    ("what", "code", "said"),
-    [
-        ("elsewhere", 2, "the script trains the run at"),
-        ("crashes", 1, "out of luck"),
-        ("stops", 1, "of 16 micro-steps"),
-    ],
-)
-def test_script_that_cannot_be_replayed_is_refused(here, capsys, what, code, said):
+def test_script_that_cannot_be_replayed_is_refused(here, capsys):
     trained(here)
-    found = replayed(capsys, what)
-    assert found[0] == code
-    assert said in found[1]
+    for what, code, said in (
+        ("elsewhere", 2, "the script trains the run at"),
+        ("stops", 1, "of 16 micro-steps"),
+        ("saves", 2, "where a000001-c0000000008-m0000 was taken"),
+    ):
+        if what == "saves":  # and is never at that micro-step
+            (here / "train.py").write_text(SCRIPT.replace("run.batches % 4", "run.batches % 6"))
+        found = replayed(capsys, what)
+        assert found[0] == code, what
+        assert said in found[1]
 
 
-@pytest.mark.parametrize("what", [["evaluates"], ["saves"], ["ends"], ["evaluates", "ends"]])
+@pytest.mark.parametrize("what", [["saves"], ["evaluates", "ends"]])
 def test_saves_that_the_script_makes_itself_are_compared_with_their_likes(here, capsys, what):
     """After an evaluation, without steps, or at the end; what the script does afterwards does not run."""
     at = trained(here, *what)
     (here / "exported").unlink(missing_ok=True)
     code, found = replayed(capsys, *what, begin=at[0])
-    later = [one for one in at if one.partition("-t")[0] != at[0].partition("-t")[0]]
+    later = [name for name in at if name.partition("-t")[0] != at[0].partition("-t")[0]]
     assert (code, found["equal"]) == (0, later)
     assert not (here / "exported").exists()
 
@@ -245,44 +196,33 @@ def test_second_checkpoint_of_a_micro_step_is_compared_too(here, capsys):
     assert at[-2] in found["equal"]
 
 
-def test_script_that_is_never_at_that_micro_step_cannot_be_replayed(here, capsys):
-    trained(here)
-    (here / "train.py").write_text(SCRIPT.replace("run.batches % 4", "run.batches % 6"))
-    code, said = replayed(capsys, "saves")
-    assert code == 2
-    assert "where a000001-c0000000008-m0000 was taken" in said
-
-
-def test_run_without_its_attempt_is_corrupt(here, capsys):
-    at = trained(here)
-    for one in (here / "run" / "attempts").iterdir():
-        one.unlink()
-    with pytest.raises(CorruptCheckpointError, match="attempts/"):
-        replayed(capsys, end=at[-1])
-
-
-def test_root_may_be_reached_by_a_link(here, capsys):
-    at = trained(here)
-    (here / "run").rename(here / "real")
-    (here / "run").symlink_to(here / "real")
-    (here / "train.py").write_text(SCRIPT.replace('else "run"', 'else "real"'))
-    assert replayed(capsys)[1]["equal"] == at[-1:]
-
-
-def test_what_was_trained_stays_where_it_is_wanted(here, capsys):
-    trained(here)
-    assert replayed(capsys, keep="kept")[0] == 0
-    assert (here / "kept" / "run-1" / "checkpoints").is_dir()
-    assert replayed(capsys, keep="kept")[0] == 2  # not empty
-
-
 def test_the_command_line_prints_a_verdict(here):
-    at = trained(here, FLIP="14")
-    own = ["--", *command()]
-    done = python("-m", "ckptkit", "replay", "run", "--to", at[2], *own, cwd=here)
-    assert "certified: this stretch, trained again, is that of the run" in done.stdout
-    done = python("-m", "ckptkit", "replay", "run", *own, cwd=here, expect=1)
-    assert f"DIFFERS: {at[3]}, and the difference came after {at[2]}" in done.stdout
+    """Each checkpoint is a case of JUnit; what comes after the one that differs is not known."""
+    at = trained(here, FLIP="7")
+    before = contents(here / "run")
+
+    def said(begin, *what, end="latest"):
+        options = ["replay", "run", "--from", begin, "--to", end, "--junit", "ci/replay.xml"]
+        return CliRunner(env={"COLUMNS": "300"}).invoke(app, [*options, "--", *command(*what)])
+
+    done = said(at[0])
+    assert done.exit_code == 1
+    assert f"DIFFERS: {at[1]}, and the difference came after {at[0]}" in done.stdout
+    assert re.search("what differs: .*weights", done.stdout)
     assert "cause: two replays agree with each other and not with the run" in done.stdout
+    assert [case[:2] for case in cases_of("ci/replay.xml")] == [
+        (at[1], "failure"),
+        (at[2], "skipped"),
+        (at[3], "skipped"),
+    ]
+    done = said(at[1], end=at[2])
+    assert done.exit_code == 0
+    assert f"equal, bit for bit: {at[2]}\n" in done.stdout
+    assert "certified: this stretch, trained again, is that of the run" in done.stdout
+    assert [case[:2] for case in cases_of("ci/replay.xml")] == [(at[2], None)]
+    assert said(at[0], "crashes").exit_code == 1
+    (error,) = read_junit("ci/replay.xml").iter("error")
+    assert "out of luck" in error.text
+    assert contents(here / "run") == before
     with pytest.raises(WrongUsageError, match="after two dashes"):
-        run_replay("run", [], begin=None, end="latest", keep=None, timeout=1, as_json=True)
+        run_replay("run", [])

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.runs.report_lives import grow_short
 from test_page import evil_story
 
 from ckptkit.storage import LocalStorage
@@ -154,13 +153,3 @@ def test_hostile_files_run_nothing(show, tmp_path):
     assert asked == [file.as_uri()]
     assert page.locator("img").count() == 0
     assert page.evaluate("() => document.documentElement.scrollWidth") == show.view[0]
-
-
-@on_a_phone
-def test_a_short_run_without_events_is_shown(show, tmp_path):
-    grow_short(tmp_path / "run", events=False)
-    file = tmp_path / "short.html"
-    file.write_text(page_of(read_story(LocalStorage(tmp_path / "run"), NOW)), encoding="utf-8")
-    _, said, asked = show(file)
-    assert said == []
-    assert len(asked) == 1

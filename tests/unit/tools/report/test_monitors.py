@@ -157,15 +157,6 @@ def test_tensorboard_shows_each_step_once(tmp_path, same_process):
     sink.close()
 
 
-@pytest.mark.metrics
-def test_tensorboard_that_cannot_be_written_is_named(tmp_path):
-    grow_short(tmp_path / "run")
-    (tmp_path / "tb").write_text("a file")
-    result = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--tensorboard", str(tmp_path / "tb")])
-    assert result.exit_code == 3
-    assert f"could not write TensorBoard's files to {tmp_path / 'tb'}" in result.output
-
-
 OF_OTHERS = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's own, of its database
 
 
@@ -201,10 +192,14 @@ def test_mlflow_has_one_run_that_continues(tmp_path, same_process):
 @pytest.mark.metrics
 @pytest.mark.usefixtures("server")
 @OF_OTHERS
-def test_mlflow_that_cannot_be_reached_is_named(tmp_path, monkeypatch):
+def test_monitor_that_cannot_be_reached_is_named(tmp_path, monkeypatch):
+    grow_short(tmp_path / "run")
+    (tmp_path / "tb").write_text("a file")
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--tensorboard", str(tmp_path / "tb")])
+    assert result.exit_code == 3
+    assert f"could not write TensorBoard's files to {tmp_path / 'tb'}" in result.output
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    grow_short(tmp_path / "run")
     result = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--mlflow", "digits"])
     assert result.exit_code == 3
     assert "could not log to MLflow (http://127.0.0.1:9)" in result.output

@@ -1,6 +1,5 @@
 from datetime import timedelta
 
-import pytest
 from support.heartbeats import life_of, record_of
 
 from ckptkit.manager.heartbeat import Phase
@@ -31,6 +30,8 @@ def test_lives_without_progress_in_a_row_end_it():
     codes = [judged(budget, died(step, number=step, committed=-1)).exit_code for step in (5, 6, 7)]
     assert codes == [None, None, GIVEN_UP]
     assert judged(RestartBudget(1), died(5, number=1)).next_move.startswith("1 life in a row committed nothing new")
+    before = died(117, number=1, restored=110, committed=110)
+    assert judged(RestartBudget(1), before).exit_code == GIVEN_UP, "it was committed before"
 
 
 def test_same_commit_again_is_no_progress():
@@ -40,40 +41,24 @@ def test_same_commit_again_is_no_progress():
     assert judged(budget, died(17, number=3, restored=10)).exit_code == GIVEN_UP
 
 
-def test_what_was_committed_before_is_no_progress():
-    budget = RestartBudget(1)
-    assert judged(budget, died(117, number=1, restored=110, committed=110)).exit_code == GIVEN_UP
-
-
-@pytest.mark.parametrize("code", [-9, -11, 7])
-def test_second_death_in_the_same_micro_step_ends_it(code):
-    budget = RestartBudget(9)
-    assert judged(budget, died(99, number=1, restored=80, code=code)).exit_code is None
-    decision = judged(budget, died(99, number=2, restored=80, code=code))
-    assert (decision.exit_code, decision.finding.cause) == (CODE_OR_DATA, "code-or-data")
-    assert "lives 1, 2 died" in decision.finding.why
-
-
-def test_death_after_further_progress_counts_as_the_second():
-    budget = RestartBudget(9)
-    judged(budget, died(99, number=1, restored=80, committed=90))
-    judged(budget, died(95, number=2, restored=90))
-    assert judged(budget, died(99, number=3, restored=90)).finding.cause == "code-or-data"
+def test_second_death_in_the_same_micro_step_ends_it():
+    for code in (-9, -11, 7):
+        budget = RestartBudget(9)
+        assert judged(budget, died(99, number=1, restored=80, committed=90, code=code)).exit_code is None
+        assert judged(budget, died(95, number=2, restored=90)).finding.cause == "killed"
+        elsewhere = died(99, number=3, code=code)
+        elsewhere.records[0].put("root", "another")
+        assert judged(budget, elsewhere).exit_code is None, "another run is another place"
+        decision = judged(budget, died(99, number=4, restored=90, code=code))
+        assert (decision.exit_code, decision.finding.cause) == (CODE_OR_DATA, "code-or-data"), code
+        assert "lives 1, 4 died" in decision.finding.why
 
 
 def test_two_kills_in_one_compilation_prove_nothing():
-    budget = RestartBudget(9)
-    first = [judged(budget, died(80, number=one, restored=80, phase=Phase.FIRST_STEP)) for one in (1, 2)]
-    assert [one.finding.cause for one in first] == ["killed", "killed"]
-    third = judged(budget, died(80, number=3, restored=80, phase=Phase.FIRST_STEP))
-    assert third.finding.cause == "code-or-data"
-
-
-def test_two_crashes_in_the_first_micro_step_are_the_batch():
-    budget = RestartBudget(9)
-    judged(budget, died(80, number=1, restored=80, phase=Phase.FIRST_STEP, code=-11))
-    second = judged(budget, died(80, number=2, restored=80, phase=Phase.FIRST_STEP, code=-11))
-    assert second.finding.cause == "code-or-data"
+    for code, causes in ((-9, ["killed", "killed", "code-or-data"]), (-11, ["crash", "code-or-data"])):
+        budget = RestartBudget(9)
+        lives = [died(80, number=n, restored=80, phase=Phase.FIRST_STEP, code=code) for n in range(len(causes))]
+        assert [judged(budget, life).finding.cause for life in lives] == causes
 
 
 def test_runs_of_one_command_make_progress_by_themselves():
@@ -86,28 +71,28 @@ def test_runs_of_one_command_make_progress_by_themselves():
 
 
 def test_same_error_before_any_training_is_no_matter_of_the_machine():
-    text = "Traceback (most recent call last):\n{}\n"
+    def ended(number, error, *records):
+        words = f"Traceback (most recent call last):\n{error}\n"
+        return life_of(*records, number=number, returncode=1, last_words=words)
+
+    errors = ["KeyError: 1", "KeyError: 2", "KeyError: 2"]
     budget = RestartBudget(3)
-    codes = [
-        judged(budget, life_of(number=number, returncode=1, last_words=text.format(error))).exit_code
-        for number, error in enumerate(["KeyError: 1", "KeyError: 2", "KeyError: 2"], 1)
-    ]
-    assert codes == [None, None, GIVEN_UP]
-    other = judged(
-        RestartBudget(1), life_of(record_of(), number=1, returncode=1, last_words=text.format("KeyError: 2"))
-    )
+    assert [judged(budget, ended(n, error)).exit_code for n, error in enumerate(errors)] == [None, None, GIVEN_UP]
+    other = judged(RestartBudget(1), ended(1, "KeyError: 2", record_of()))
     assert "a restart fails again" not in other.next_move
     budget = RestartBudget(3)
-    lives = [life_of(number=one, returncode=1, last_words=text.format("KeyError: 1")) for one in (1, 2, 3)]
-    last = [judged(budget, life) for life in lives][-1]
+    last = [judged(budget, ended(number, "KeyError: 1")) for number in (1, 2, 3)][-1]
     assert (last.exit_code, last.finding.cause) == (CODE_OR_DATA, "code-or-data")
 
 
-def test_outage_is_never_the_batch():
+def test_outage_and_full_disk_are_never_the_batch():
     budget = RestartBudget(9)
     said = {"error": "TimeoutError", "category": "outage", "message": "no answer", "failed_in": Phase.TRAINING}
-    lives = [life_of(record_of(micro_step=80, **said), number=one, returncode=1) for one in (1, 2, 3, 4)]
+    lives = [life_of(record_of(micro_step=80, **said), number=number, returncode=1) for number in (1, 2, 3, 4)]
     assert [judged(budget, life).finding.cause for life in lives] == ["outage"] * 4
+    budget = RestartBudget(3)
+    life = life_of(record_of(micro_step=9, error="E", category="disk-full", how="failed"), returncode=1)
+    assert [judged(budget, life).exit_code for _ in range(3)] == [None, None, GIVEN_UP]
 
 
 def test_same_message_about_data_is_the_data_wherever_it_comes_up():
@@ -124,26 +109,10 @@ def test_same_message_about_data_is_the_data_wherever_it_comes_up():
     assert "a.jpg is broken" in third.finding.why
 
 
-def test_another_run_is_another_place():
-    budget = RestartBudget(9)
-    judged(budget, died(99, number=1))
-    other = died(99, number=2)
-    other.records[0].put("root", "another")
-    assert judged(budget, other).finding.cause == "killed"
-
-
-def test_full_disk_is_never_the_batch():
-    budget = RestartBudget(3)
-    life = life_of(record_of(micro_step=9, error="E", category="disk-full", how="failed"), returncode=1)
-    assert [judged(budget, life).exit_code for _ in range(3)] == [None, None, GIVEN_UP]
-
-
-@pytest.mark.parametrize(
-    ("cause", "code"),
-    [("finished", 0), ("preempted", 143), ("interrupted", 143), ("usage", 2), ("overtaken", 65), ("refused", 65)],
-)
-def test_some_ends_are_the_last(cause, code):
-    assert RestartBudget(9).judge(life_of(returncode=1), LifeFinding(cause, "")).exit_code == code
+def test_some_ends_are_the_last():
+    ends = {"finished": 0, "preempted": 143, "interrupted": 143, "usage": 2, "overtaken": 65, "refused": 65}
+    for cause, code in ends.items():
+        assert RestartBudget(9).judge(life_of(returncode=1), LifeFinding(cause, "")).exit_code == code, cause
 
 
 def test_pauses_double_up_to_the_longest():

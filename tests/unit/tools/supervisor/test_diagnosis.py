@@ -1,6 +1,5 @@
 import signal
 
-import pytest
 from support.heartbeats import life_of, record_of
 
 from ckptkit.manager.heartbeat import Phase
@@ -22,78 +21,76 @@ def requested(by: str, **fields):
     return record_of(Phase.ENDED, **{"category": by, "message": why, "how": "preempted", **place, **fields})
 
 
-@pytest.mark.parametrize(
-    ("life", "cause"),
-    [
-        (life_of(returncode=0), "finished"),
-        (life_of(returncode=143), "killed"),
-        (life_of(record_of(), returncode=143), "killed"),
-        (life_of(record_of(ranks=2), returncode=143), "killed"),  # MindSpore's own signal, after it has lost a rank
-        (life_of(record_of(how="preempted"), returncode=143, asked=signal.SIGTERM), "preempted"),
-        (life_of(requested("terminated"), returncode=143), "killed"),
-        (life_of(requested("terminated"), returncode=0), "killed"),  # Preemption(then="return")
-        (life_of(requested("terminated", how=""), returncode=143), "killed"),  # the grace was over
-        (life_of(requested("child-died"), returncode=143), "killed"),
-        (life_of(requested("child-died"), returncode=143, oom_kills=1), "out-of-memory"),
-        (life_of(requested("child-died"), returncode=143, asked=signal.SIGTERM), "preempted"),
-        (life_of(requested("asked"), returncode=143), "preempted"),  # or a rank of another machine was asked
-        (life_of(requested("asked"), returncode=0), "preempted"),
-        (life_of(requested("asked", how=""), returncode=143), "preempted"),
-        (life_of(record_of(ranks=2), returncode=143, asked=signal.SIGTERM), "preempted"),
-        (life_of(requested("asked"), returncode=1), "preempted"),
-        (life_of(returncode=-15, asked=signal.SIGTERM), "interrupted"),
-        (life_of(returncode=143, asked=signal.SIGINT), "preempted"),
-        (life_of(returncode=2), "usage"),
-        (life_of(record_of(), returncode=2), "exit"),
-        (life_of(record_of(), returncode=7), "exit"),
-        (life_of(returncode=1, last_words=TRACEBACK.format("KeyError: 'x'")), "exception"),
-        (life_of(returncode=1, last_words=TRACEBACK.format("torch.Bad.Error")), "exception"),
-        (life_of(returncode=1, last_words=TRACEBACK.format("MemoryError")), "out-of-memory"),
-        (
-            life_of(returncode=1, last_words=TRACEBACK.format("OSError: [Errno 28] No space left on device")),
-            "disk-full",
-        ),
-        (life_of(record_of(), returncode=-9), "killed"),
-        (life_of(record_of(), returncode=137), "killed"),
-        (life_of(record_of(), returncode=-9, oom_kills=1), "out-of-memory"),
-        (life_of(record_of(), returncode=-6, last_words=BAD_ALLOC), "out-of-memory"),
-        (life_of(returncode=1, last_words="worker 3: caught MemoryError, retrying"), "exit"),
-        (
-            life_of(returncode=1, last_words=f"No space left on device\n{TRACEBACK.format('ValueError: x')}"),
-            "exception",
-        ),
-        (
-            life_of(returncode=1, last_words='  File "a.py", line 1\n    x = = 3\n        ^\nSyntaxError: no'),
-            "exception",
-        ),
-        (life_of(record_of(how="finished"), returncode=0, asked=signal.SIGTERM), "finished"),
-        (life_of(record_of(), returncode=0, pid=100), "finished"),
-        (life_of(record_of(), returncode=0, pid=1), "killed"),
-        (life_of(record_of(how="exited"), returncode=0, pid=1), "finished"),
-        (life_of(record_of(Phase.ENDED), returncode=0, pid=1), "finished"),
-        (life_of(error(), returncode=0, pid=1), "exception"),
-        (life_of(error(), returncode=0, pid=100), "finished"),
-        (life_of(record_of(how="closed"), returncode=3, pid=1), "exit"),
-        (life_of(record_of(), returncode=-11), "crash"),
-        (life_of(record_of(), returncode=139), "crash"),
-        (life_of(error(category="disk-full"), returncode=1), "disk-full"),
-        (life_of(error(category="overtaken"), returncode=1), "overtaken"),
-        (life_of(error(), returncode=1), "exception"),
-        (life_of(error("SystemExit", "3"), returncode=3), "exit"),
-    ],
-    ids=lambda one: one if isinstance(one, str) else "",
-)
-def test_end_has_its_cause(life, cause):
-    assert diagnose(life).cause == cause
+CAUSES = [
+    (life_of(returncode=0), "finished"),
+    (life_of(returncode=143), "killed"),
+    (life_of(record_of(), returncode=143), "killed"),
+    (life_of(record_of(ranks=2), returncode=143), "killed"),  # MindSpore's own signal, after it has lost a rank
+    (life_of(record_of(how="preempted"), returncode=143, asked=signal.SIGTERM), "preempted"),
+    (life_of(requested("terminated"), returncode=143), "killed"),
+    (life_of(requested("terminated"), returncode=0), "killed"),  # Preemption(then="return")
+    (life_of(requested("terminated", how=""), returncode=143), "killed"),  # the grace was over
+    (life_of(requested("child-died"), returncode=143), "killed"),
+    (life_of(requested("child-died"), returncode=143, oom_kills=1), "out-of-memory"),
+    (life_of(requested("child-died"), returncode=143, asked=signal.SIGTERM), "preempted"),
+    (life_of(requested("asked"), returncode=143), "preempted"),  # or a rank of another machine was asked
+    (life_of(requested("asked"), returncode=0), "preempted"),
+    (life_of(requested("asked", how=""), returncode=143), "preempted"),
+    (life_of(record_of(ranks=2), returncode=143, asked=signal.SIGTERM), "preempted"),
+    (life_of(requested("asked"), returncode=1), "preempted"),
+    (life_of(returncode=-15, asked=signal.SIGTERM), "interrupted"),
+    (life_of(returncode=143, asked=signal.SIGINT), "preempted"),
+    (life_of(returncode=2), "usage"),
+    (life_of(record_of(), returncode=2), "exit"),
+    (life_of(record_of(), returncode=7), "exit"),
+    (life_of(returncode=1, last_words=TRACEBACK.format("KeyError: 'x'")), "exception"),
+    (life_of(returncode=1, last_words=TRACEBACK.format("torch.Bad.Error")), "exception"),
+    (life_of(returncode=1, last_words=TRACEBACK.format("MemoryError")), "out-of-memory"),
+    (
+        life_of(returncode=1, last_words=TRACEBACK.format("OSError: [Errno 28] No space left on device")),
+        "disk-full",
+    ),
+    (life_of(record_of(), returncode=-9), "killed"),
+    (life_of(record_of(), returncode=137), "killed"),
+    (life_of(record_of(), returncode=-9, oom_kills=1), "out-of-memory"),
+    (life_of(record_of(), returncode=-6, last_words=BAD_ALLOC), "out-of-memory"),
+    (life_of(returncode=1, last_words="worker 3: caught MemoryError, retrying"), "exit"),
+    (
+        life_of(returncode=1, last_words=f"No space left on device\n{TRACEBACK.format('ValueError: x')}"),
+        "exception",
+    ),
+    (
+        life_of(returncode=1, last_words='  File "a.py", line 1\n    x = = 3\n        ^\nSyntaxError: no'),
+        "exception",
+    ),
+    (life_of(record_of(how="finished"), returncode=0, asked=signal.SIGTERM), "finished"),
+    (life_of(record_of(), returncode=0, pid=100), "finished"),
+    (life_of(record_of(), returncode=0, pid=1), "killed"),
+    (life_of(record_of(how="exited"), returncode=0, pid=1), "finished"),
+    (life_of(record_of(Phase.ENDED), returncode=0, pid=1), "finished"),
+    (life_of(error(), returncode=0, pid=1), "exception"),
+    (life_of(error(), returncode=0, pid=100), "finished"),
+    (life_of(record_of(how="closed"), returncode=3, pid=1), "exit"),
+    (life_of(record_of(), returncode=-11), "crash"),
+    (life_of(record_of(), returncode=139), "crash"),
+    (life_of(error(category="disk-full"), returncode=1), "disk-full"),
+    (life_of(error(category="overtaken"), returncode=1), "overtaken"),
+    (life_of(error(), returncode=1), "exception"),
+    (life_of(error("SystemExit", "3"), returncode=3), "exit"),
+]
+
+
+def test_end_has_its_cause():
+    for number, (life, cause) in enumerate(CAUSES):
+        assert diagnose(life).cause == cause, (number, life.returncode, life.last_words)
 
 
 def rank(number: int, **fields):
     return record_of(rank=number, ranks=2, pid=100 + number, micro_step=40, **fields)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "named", "why"),
-    [
+def test_sigterm_that_the_supervisor_did_not_get_is_explained():
+    for ranks, named, why in (
         ([requested("child-died", ranks=1, rank=0)], None, f"SIGTERM after {DEAD} before the end of micro-step 75"),
         (
             [
@@ -109,12 +106,9 @@ def rank(number: int, **fields):
             "SIGTERM ended it, and not by way of `ckptkit run`; MindSpore sends that when another rank is lost",
         ),
         ([requested("terminated", ranks=2), record_of(rank=1, ranks=2, pid=101)], 1, "rank 1 ended without a word"),
-    ],
-    ids=["alone", "worker of one rank", "signal to one rank", "rank lost after which another saved"],
-)
-def test_sigterm_that_the_supervisor_did_not_get_is_explained(ranks, named, why):
-    found = diagnose(life_of(*ranks, returncode=143, deaths={101: 0.0, 100: 1.0}))
-    assert (found.cause, found.rank, found.why[: len(why)]) == ("killed", named, why)
+    ):
+        found = diagnose(life_of(*ranks, returncode=143, deaths={101: 0.0, 100: 1.0}))
+        assert (found.cause, found.rank, found.why[: len(why)]) == ("killed", named, why)
 
 
 def test_silent_rank_that_died_first_is_named():
@@ -153,27 +147,22 @@ def test_hang_names_the_rank_that_is_stopped():
     assert found.why.startswith("rank 1 was stopped by a signal for 61 s, and the others waited for it")
 
 
-@pytest.mark.parametrize(
-    ("record", "place"),
-    [
+def test_place_is_named():
+    batch = {"epoch_size": 45, "data": "/data"}
+    for record, place in (
         (record_of(Phase.RESTORING), "before training (restoring)"),
         (
-            record_of(micro_step=99, begun_step=100, epoch_size=45, data="/data/train"),
+            record_of(micro_step=99, begun_step=100, **batch),
             "in micro-step 100 (epoch 2, batch 9 of 45 from /data/train)",
         ),
         (record_of(micro_step=99, begun_step=99), "before the end of micro-step 100 (batch 99 of the run)"),
         (record_of(Phase.EVALUATING, micro_step=90, epoch_size=45), "after micro-step 90 (evaluating)"),
         (record_of(Phase.ENDED, micro_step=90), "after training had ended"),
         (record_of(Phase.REPLAYING, micro_step=90), "while data was replayed"),
-    ],
-    ids=["restoring", "batch", "between", "evaluating", "ended", "replaying"],
-)
-def test_place_is_named(record, place):
-    assert place_of(record) == place
+    ):
+        assert place_of(record) == place
 
 
-@pytest.mark.parametrize(
-    ("code", "name"), [(-9, "SIGKILL"), (137, "SIGKILL"), (1, None), (0, None), (255, None), (200, None)]
-)
-def test_signal_is_read_from_an_exit_code(code, name):
-    assert signal_of(code) == name
+def test_signal_is_read_from_an_exit_code():
+    names = {-9: "SIGKILL", 137: "SIGKILL", 1: None, 0: None, 255: None, 200: None}
+    assert {code: signal_of(code) for code in names} == names

@@ -12,6 +12,7 @@ from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.report.story import read_story
 from ckptkit.tools.supervisor.diagnosis import RestartBudget, diagnose
 from ckptkit.tools.supervisor.hang import Stack
 from ckptkit.tools.supervisor.life_log import LifeLog
@@ -49,32 +50,31 @@ def life_at(root, **fields):
 
 
 def test_life_is_stored_after_the_events_of_its_attempt(root):
+    other = life_at(root)
+    other.records[0].rank = 1
+    enter(LifeLog(TOKEN, open_storage, pytest.fail), other)
+    assert stored(root) == [], "a machine without rank 0 stores nothing"
     life = life_at(root)
     life.stacks = [Stack(0, 100, ["  one", "two"])]
     event = enter(LifeLog(TOKEN, open_storage, pytest.fail), life)
     assert stored(root)[0] == event
     assert stored(root)[1].lines == ["  one", "two"]
-    assert event.phases["starting"] == 4.0
-    assert event.phases["training"] == 90.0
+    assert (event.phases["starting"], event.phases["training"]) == (4.0, 90.0)
     assert sum(event.phases.values()) == event.seconds == 100.0
     assert (event.attempt, event.uptime_seconds, event.down_seconds) == (1, 100.0, 1.5)
+    assert not read_story(open_storage(root), datetime(2026, 1, 1, tzinfo=timezone.utc)).problems
 
 
-def test_life_before_any_attempt_waits_for_the_next(root):
-    life_log = LifeLog(TOKEN, open_storage, pytest.fail)
-    enter(life_log, life_of(returncode=1))
-    assert stored(root) == []
-    enter(life_log, life_at(root, number=2))
-    assert [one.number for one in stored(root)] == [1, 2]
-
-
-def test_life_that_died_in_the_restore_is_stored(root):
+def test_life_that_died_in_the_restore_waits_for_the_next(root):
     """Only a restored run tells the rank, where no launcher does."""
     record = record_of(Phase.RESTORING, opened_at=60.0, entered_at=60.0, rank=-1)
     life_log = LifeLog(TOKEN, open_storage, pytest.fail)
-    event = enter(life_log, life_of(record, returncode=1))
-    enter(life_log, life_at(root, number=2))
-    assert stored(root)[0] == event
+    enter(life_log, life_of(returncode=1))
+    event = enter(life_log, life_of(record, number=2, returncode=1))
+    assert stored(root) == []
+    enter(life_log, life_at(root, number=3))
+    assert [life.number for life in stored(root)] == [1, 2, 3]
+    assert stored(root)[1] == event
     assert event.attempt is None
     assert (event.phases["starting"], event.phases["restoring"]) == (60.0, 40.0)
 
@@ -115,18 +115,3 @@ def test_storage_that_fails_is_told_once_and_tried_again(root):
     assert len(said) == 1
     assert "could not store this life" in said[0]
     assert [one.number for one in stored(root)] == [1, 2, 3]
-
-
-def test_machine_without_rank_0_stores_nothing(root):
-    life = life_at(root)
-    life.records[0].rank = 1
-    enter(LifeLog(TOKEN, open_storage, pytest.fail), life)
-    assert stored(root) == []
-
-
-def test_report_shows_a_run_with_lives(root):
-    from ckptkit.tools.report.story import read_story
-
-    enter(LifeLog(TOKEN, open_storage, pytest.fail), life_at(root))
-    story = read_story(open_storage(root), datetime(2026, 1, 1, tzinfo=timezone.utc))
-    assert not story.problems

@@ -26,18 +26,13 @@ def told(life: SupervisedLife) -> dict[str, float]:
     return {name: seconds for name, seconds in phases.items() if seconds}
 
 
-def test_life_without_a_record_is_start_up():
-    assert told(life_of(returncode=1)) == {"starting": 100.0}
-
-
 def test_nothing_is_trained_after_death():
-    life = life_of(trained(), deaths={100: 60.0})
-    assert told(life) == {"starting": 4.0, "restoring": 6.0, "training": 50.0, "dead": 40.0}
-
-
-def test_what_follows_a_good_end_is_the_rest_of_the_script():
-    life = life_of(trained(phase=Phase.ENDED, how="finished"), deaths={100: 60.0})
-    assert told(life)["ended"] == 50.0 + 40.0
+    assert told(life_of(returncode=1)) == {"starting": 100.0}
+    assert told(life_of(trained(), deaths={100: 60.0})) == {
+        **{"starting": 4.0, "restoring": 6.0, "training": 50.0, "dead": 40.0}
+    }
+    finished = trained(phase=Phase.ENDED, how="finished")
+    assert told(life_of(finished, deaths={100: 60.0}))["ended"] == 50.0 + 40.0, "the rest of the script"
 
 
 def test_waiting_for_a_dead_rank_is_not_training():
@@ -54,10 +49,6 @@ def hung(record: Record, *, phase: Phase = Phase.TRAINING, until: float = 60.0) 
     return life_of(record, hang=hang, hang_phases={record.pid: phase}, hang_from=30.0, hang_until=until)
 
 
-def test_hang_lasts_to_the_death():
-    assert told(hung(trained(stepped_at=30.0)))["hung"] == 70.0
-
-
 def test_hang_that_ends_when_it_is_asked_to_is_no_training():
     """A stopped process takes a step, saves and ends once it may go on."""
     record = trained(phase=Phase.ENDED, how="preempted", stepped_at=61.0)
@@ -69,6 +60,7 @@ def test_hang_that_ends_when_it_is_asked_to_is_no_training():
 
 def test_hang_belongs_to_what_the_process_did_then():
     """It hung in a save; the training before it stays training."""
+    assert told(hung(trained(stepped_at=30.0)))["hung"] == 70.0
     record = trained(phase=Phase.SAVING, entered_at=30.0)
     record.banks[record.bank].seconds[Phase.TRAINING] = 20.0
     assert told(hung(record, phase=Phase.SAVING)) == {
@@ -92,8 +84,5 @@ def test_second_process_of_a_command_has_its_own_seconds():
     life = life_of(first, second, deaths={90: 48.0, 91: 99.0})
     assert leader_of(life.records) is second
     assert told(life) == {"starting": 1.0, "restoring": 6.0, "training": 43.0, "dead": 1.0}
-
-
-def test_process_that_never_restored_does_not_lead():
-    first, second = trained(90, how="finished"), record_of(Phase.RESTORING, pid=91, opened_at=50.0, rank=-1)
-    assert leader_of([second, first]) is first
+    unrestored = record_of(Phase.RESTORING, pid=92, opened_at=60.0, rank=-1)
+    assert leader_of([unrestored, first]) is first
