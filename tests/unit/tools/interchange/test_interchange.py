@@ -322,10 +322,7 @@ HOSTILE_HEADERS = {
     "no known dtype": {"a": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}},
     "something else": {"a": [1, 2]},
     "no object": [1],
-    "packed integers": {
-        "__metadata__": {"a": "Int4"},
-        "a": {"dtype": "I8", "shape": [4], "data_offsets": [0, 4]},
-    },
+    "packed integers": {"__metadata__": {"a": "Int4"}, "a": {"dtype": "I8", "shape": [4], "data_offsets": [0, 4]}},
 }
 
 

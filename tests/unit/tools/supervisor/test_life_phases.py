@@ -64,7 +64,7 @@ def test_hang_belongs_to_what_the_process_did_then():
     record = trained(phase=Phase.SAVING, entered_at=30.0)
     record.banks[record.bank].seconds[Phase.TRAINING] = 20.0
     assert told(hung(record, phase=Phase.SAVING)) == {
-        **{"starting": 4.0, "restoring": 6.0, "training": 20.0, "hung": 70.0},
+        **{"starting": 4.0, "restoring": 6.0, "training": 20.0, "hung": 70.0}
     }
 
 
