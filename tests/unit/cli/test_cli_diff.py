@@ -10,27 +10,14 @@ from support.process import forked
 from support.runs.rank_files import leaf, write_ranks
 from support.runs.scenario import AT_6, corrupt, history, name_at, tree
 from support.servers.client import ACCESS_KEY, SECRET_KEY
-from unit.tools.test_diff import Stale, compared
+from unit.tools.test_diff import Stale, compared, trained
 
 from ckptkit.cli.commands import diff as diff_module
 from ckptkit.cli.commands.diff import parts_of, run_diff
 from ckptkit.cli.output import plain, print_parts
-from ckptkit.manager.manager import CheckpointManager
-from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.state import NumpyRun
 
 AT_4 = name_at(1, 4)
-
-
-def trained(root, run, *batches):
-    with CheckpointManager(root, keep=KeepLatest(5)) as manager:
-        manager.restore(run)
-        names = []
-        for at in batches:
-            for _ in run.train_until(at):
-                pass
-            names.append(manager.save(run).result())
-    return names
 
 
 def diff(root, a, b, *, top=20, as_json=False, **options):

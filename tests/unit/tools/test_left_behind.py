@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +56,8 @@ def upload(root: Path, *mirrors: LocalStorage) -> list[str]:
 
 
 def test_newest_checkpoint_reaches_the_mirrors_that_lack_it(tmp_path):
+    trained(tmp_path / "new")
+    assert upload(tmp_path / "new/root", *storages(tmp_path / "new", "near")) == [], "there is no checkpoint"
     trained(tmp_path, 2, 4, 5, away=["far"])
     near, far = storages(tmp_path, "near", "far")
     assert upload(tmp_path / "root", near, far) == [
@@ -68,16 +69,6 @@ def test_newest_checkpoint_reaches_the_mirrors_that_lack_it(tmp_path):
     before = tree(tmp_path)
     assert upload(tmp_path / "root", near, far) == []
     assert tree(tmp_path) == before
-
-
-def test_mirror_goes_on_without_the_root(tmp_path):
-    trained(tmp_path, 2, 5, mirrors=("far",), away=["far"])
-    upload(tmp_path / "root", *storages(tmp_path, "far"))
-    shutil.rmtree(tmp_path / "root")
-    run = NumpyRun(accumulation_steps=CYCLE)
-    point = ck.CheckpointManager(tmp_path / "elsewhere", mirror=tmp_path / "far", save=ON_REQUEST).restore(run)
-    assert point.checkpoint == name_at(1, 5)
-    assert run.digest() == digest_at(5)
 
 
 def test_half_uploaded_checkpoint_is_completed(tmp_path):
@@ -97,20 +88,12 @@ def test_nothing_comes_after_a_later_start(tmp_path):
     trained(tmp_path, 2, mirrors=("far",))
     trained(tmp_path, 5, mirrors=("far",), away=["far"])
     trained(tmp_path, 4, root="elsewhere", mirrors=("far",))
-    before = tree(tmp_path / "far")
-    said = upload(tmp_path / "root", *storages(tmp_path, "far"))[-1]
-    assert "could not be uploaded" in said
-    assert "took over the run" in said
-    assert tree(tmp_path / "far") == before
-
-
-def test_separate_histories_are_not_mixed(tmp_path):
-    trained(tmp_path, 2, mirrors=("far",))
     trained(tmp_path / "other", 4, mirrors=("far",))
     before = tree(tmp_path)
-    said = upload(tmp_path / "root", LocalStorage(tmp_path / "other" / "far"))[-1]
-    assert "could not be uploaded" in said
-    assert "continued separately" in said or "different runs" in said
+    for far, words in ((tmp_path / "far", "took over the run"), (tmp_path / "other/far", "continued separately")):
+        said = upload(tmp_path / "root", LocalStorage(far))[-1]
+        assert "could not be uploaded" in said
+        assert words in said
     assert tree(tmp_path) == before
 
 
@@ -122,13 +105,6 @@ def test_failing_mirror_holds_back_no_other(tmp_path):
     assert ["could not be uploaded" in said[1], "is uploaded to" in said[2]] == [True, True]
     assert committed(tmp_path / "far") == [name_at(1, 5)]
 
-
-def test_root_without_checkpoint_has_nothing_to_upload(tmp_path):
-    trained(tmp_path)
-    assert upload(tmp_path / "root", *storages(tmp_path, "near")) == []
-
-
-# One uploader at a time
 
 HOLDER = """
 import sys
@@ -161,11 +137,11 @@ def test_training_that_lives_uploads_by_itself(tmp_path):
 
 
 def test_lock_of_a_root_is_shared_by_trainings_and_held_alone_by_an_upload(tmp_path):
-    one, other, alone = (RootLock(LocalStorage(tmp_path)) for _ in range(3))
-    one.share()
+    sharing, other, alone = (RootLock(LocalStorage(tmp_path)) for _ in range(3))
+    sharing.share()
     other.share()
     assert not alone.take_alone()
-    one.release()
+    sharing.release()
     assert not alone.take_alone()
     other.release()
     assert alone.take_alone()
@@ -173,8 +149,6 @@ def test_lock_of_a_root_is_shared_by_trainings_and_held_alone_by_an_upload(tmp_p
     alone.release()
     other.share()
 
-
-def test_remote_root_has_no_lock(tmp_path):
     class Remote(LocalStorage):
         is_remote = True
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
+from support.corrupt import corrupted
 from support.runs.forge import forge
 from support.runs.rank_files import NAME, leaf, write_ranks
 from support.runs.scenario import AT_6, Life, committed, corrupt, history, name_at, tree
@@ -57,7 +59,7 @@ def root(tmp_path):
     return tmp_path / "run"
 
 
-def test_audit_of_whole_run_reads_shards_once(root):
+def test_audit_of_whole_run_reads_shards_once(root, monkeypatch):
     """It finds nothing, and it writes nothing."""
     before = tree(root)
     storage, watch = FaultyStorage(LocalStorage(root)), Watch()
@@ -68,37 +70,115 @@ def test_audit_of_whole_run_reads_shards_once(root):
     assert sum(key.startswith("frozen/") for key in shards) == 1  # both refer to it
     assert watch.planned == (2, sum(shards.values()))
     assert watch.read_bytes == sum(shards.values())
-    read = [call.keys[0] for call in storage.calls if call.operation == "read_into"]
-    assert sorted(read) == sorted(shards)
+    assert sorted(call.keys[0] for call in storage.calls if call.operation == "read_into") == sorted(shards)
     assert found.start.checkpoint == AT_6
     assert {call.operation for call in storage.calls} <= {"list", "walk", "read", "read_into"}
     assert tree(root) == before
+    monkeypatch.setattr("ckptkit.tools.verify._WINDOW_BYTES", 16)  # large files are read in windows
+    storage = FaultyStorage(LocalStorage(root))
+    assert audited(root, storage=storage).is_fine
+    read = [call.keys[0] for call in storage.calls if call.operation == "read_into"]
+    assert {key: read.count(key) for key in shards} == {key: -(-size // 16) for key, size in shards.items()}
+    failing = FaultyStorage(LocalStorage(root), [Fault("error", operations={"read_into"}, nth=3)])
+    with pytest.raises(StorageError, match="injected"):  # an error, and no finding
+        audited(root, storage=failing)
 
 
-@pytest.mark.parametrize("how", ["flip", "cut", "missing"])
-def test_every_file_of_a_checkpoint_is_looked_at(root, how):
+def test_every_file_of_a_checkpoint_is_looked_at(root):
     pristine = tree(root)
-    for key in sorted(pristine):
-        if key == "run.json" and how == "missing":
-            continue  # has a test of its own
-        if key.startswith("events/"):
-            continue  # no checkpoint needs them; `ckptkit report` says which are damaged
-        name, _, file = key.removeprefix("checkpoints/").partition("/")
-        if key.startswith("checkpoints/"):
-            corrupt(root, name, file, how)
-        else:
-            corrupt(root, "../" + key.rpartition("/")[0], key.rpartition("/")[2], how)
-        found = audited(root)
-        wrong = [one for proof in found.checkpoints for one in proof.problems] + list(found.problems)
-        if key.endswith("/COMMIT") and how == "missing":
-            assert found.uncommitted == (name,)
-            assert found.is_fine
-        else:
-            assert not found.is_fine, key
-            assert {one.file for one in wrong} >= {key}, key
-        (root / key).parent.mkdir(parents=True, exist_ok=True)
-        (root / key).write_bytes(pristine[key])
+    # No checkpoint needs events; `ckptkit report` says which are damaged.
+    for key in sorted(key for key in pristine if not key.startswith("events/")):
+        for how in ("flip", "cut", "missing"):
+            if how == "missing":
+                (root / key).unlink()
+            else:
+                (root / key).write_bytes(corrupted(pristine[key], how))
+            found = audited(root)
+            wrong = {one.file for proof in found.checkpoints for one in proof.problems}
+            wrong |= {one.file for one in found.problems}
+            if key.endswith("/COMMIT") and how == "missing":
+                assert found.uncommitted == (key.split("/")[1],)
+                assert found.is_fine
+            else:
+                assert not found.is_fine, (key, how)
+                assert key in wrong, (key, how)
+            (root / key).parent.mkdir(parents=True, exist_ok=True)
+            (root / key).write_bytes(pristine[key])
     assert audited(root).is_fine
+
+
+def test_unreadable_documents_do_not_stop_the_audit(root):
+    """The rank documents, or the folder, say what else there is."""
+    folder, pristine = root / "checkpoints" / AT_6, tree(root)
+    for document, damage, words in (
+        ("manifest.json", Path.unlink, "is missing"),
+        ("COMMIT", lambda path: path.write_bytes(b"{"), "is not a valid Commit"),
+    ):
+        damage(folder / document)
+        corrupt(root, AT_6)
+        unreadable, shard = problems(audited(root), AT_6)
+        assert (unreadable.file, shard.file) == (f"checkpoints/{AT_6}/{document}", f"checkpoints/{AT_6}/{WEIGHTS}")
+        assert words in unreadable.message
+        if document == "COMMIT":  # nor can the manifest be read
+            (folder / "manifest.json").write_bytes(b"{")
+            manifest = problems(audited(root), AT_6)[1]
+            assert manifest.file == f"checkpoints/{AT_6}/manifest.json"
+            assert "is not a valid Manifest" in manifest.message
+        for file in (document, WEIGHTS):
+            (folder / file).write_bytes(pristine[f"checkpoints/{AT_6}/{file}"])
+
+
+def test_wrong_sizes_and_contradictions_are_told(root):
+    path = root / f"checkpoints/{AT_6}/{WEIGHTS}"
+    data = path.read_bytes()
+    cut = Fault(lambda: path.write_bytes(data[:50]), operations={"read_into"}, key=f"*/{AT_6}/{WEIGHTS}")
+    (one,) = problems(audited(root, storage=FaultyStorage(LocalStorage(root), [cut])), AT_6)  # after it was listed
+    assert one.message == f"{one.file} ends at byte 50, expected {len(data)} (in it: weights)"
+    path.write_bytes(data + b"x")
+    (one,) = problems(audited(root), AT_6)
+    assert "bytes, expected" in one.message
+    path.write_bytes(data)
+
+    def lie(fields):
+        fields["size_bytes"] += 1
+
+    def halve(fields):
+        (tensor,) = next(one for one in fields["shards"] if one["role"] == "optimizer")["tensors"]
+        (size,) = tensor["shape"]
+        tensor["part"] = {"global_shape": [2 * size], "offsets": [0]}
+
+    for document, forgery, words in (("manifest", lie, "says that all shards"), ("rank", halve, "is missing")):
+        history(root.parent / document)
+        forge(root.parent / document, AT_6, document, forgery)
+        found = audited(root.parent / document)
+        (one,) = problems(found, AT_6)
+        assert words in one.message
+        assert found.start.checkpoint == AT_4
+
+
+def test_what_a_start_would_refuse_is_told(root):
+    (root / "run.json").rename(root / "away")
+    (one,) = audited(root).problems
+    assert "the next start creates a new one" in one.message
+    (root / "away").rename(root / "run.json")
+    path = root / "attempts/000001.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    found = audited(root)
+    assert [one.file for one in found.problems] == ["attempts/000001.json"]
+    assert {one.outcome for one in found.checkpoints} == {"corrupt"}
+    assert "000001.json" in found.start.problem
+    path.write_bytes(whole)
+    for name in (AT_4, AT_6):
+        corrupt(root, name)
+    start = audited(root).start
+    assert (start.checkpoint, AT_6 in start.problem) == (None, True)
+    path.unlink()
+    for name in (AT_4, AT_6):
+        (root / f"checkpoints/{name}/COMMIT").unlink()
+    found = audited(root)
+    assert [one.message for one in found.problems] == ["attempts/000001.json is missing"]
+    assert found.uncommitted == (AT_4, AT_6)
 
 
 def test_audit_reports_every_problem(root):
@@ -126,91 +206,6 @@ def test_audit_reports_every_problem(root):
     assert found.start.passed_over == (AT_6,)
 
 
-def test_audit_without_manifest_uses_rank_documents(root):
-    corrupt(root, AT_6, "manifest.json", "missing")
-    corrupt(root, AT_6)
-    files = [one.file for one in problems(audited(root), AT_6)]
-    assert files == [f"checkpoints/{AT_6}/manifest.json", f"checkpoints/{AT_6}/{WEIGHTS}"]
-
-
-def test_unparsable_commit_does_not_stop_audit(root):
-    corrupt(root, AT_6, "COMMIT")
-    corrupt(root, AT_6)
-    files = [one.file for one in problems(audited(root), AT_6)]
-    assert files == [f"checkpoints/{AT_6}/COMMIT", f"checkpoints/{AT_6}/{WEIGHTS}"]
-
-
-@pytest.mark.parametrize(("how", "words"), [("missing", "is missing"), ("flip", "is not a valid Manifest")])
-def test_manifest_without_readable_commit_is_told(root, how, words):
-    corrupt(root, AT_6, "COMMIT")
-    if how == "flip":
-        (root / f"checkpoints/{AT_6}/manifest.json").write_bytes(b"{")
-    else:
-        corrupt(root, AT_6, "manifest.json", how)
-    _, manifest = problems(audited(root), AT_6)
-    assert manifest.file == f"checkpoints/{AT_6}/manifest.json"
-    assert words in manifest.message
-
-
-def test_file_that_becomes_shorter_is_told(root):
-    """After the listing that gave its size."""
-    path = root / f"checkpoints/{AT_6}/{WEIGHTS}"
-    cut = Fault(lambda: path.write_bytes(path.read_bytes()[:50]), operations={"read_into"}, key=f"*/{AT_6}/{WEIGHTS}")
-    size_bytes = path.stat().st_size
-    found = audited(root, storage=FaultyStorage(LocalStorage(root), [cut]))
-    (one,) = problems(found, AT_6)
-    assert one.message == f"{one.file} ends at byte 50, expected {size_bytes} (in it: weights)"
-
-
-def test_bytes_behind_the_end_are_a_problem(root):
-    path = root / f"checkpoints/{AT_6}/{WEIGHTS}"
-    path.write_bytes(path.read_bytes() + b"x")
-    (one,) = problems(audited(root), AT_6)
-    assert "bytes, expected" in one.message
-
-
-def test_contradicting_documents_with_valid_digests_are_problem(root):
-    def lie(fields):
-        fields["size_bytes"] += 1
-
-    forge(root, AT_6, "manifest", lie)
-    (one,) = problems(audited(root), AT_6)
-    assert "says that all shards" in one.message
-
-
-def test_leaf_without_all_its_parts_is_problem(root):
-    """As its own document says."""
-
-    def halve(fields):
-        (tensor,) = next(one for one in fields["shards"] if one["role"] == "optimizer")["tensors"]
-        (size,) = tensor["shape"]
-        tensor["part"] = {"global_shape": [2 * size], "offsets": [0]}
-
-    forge(root, AT_6, "rank", halve)
-    found = audited(root)
-    (one,) = problems(found, AT_6)
-    assert "is missing" in one.message
-    assert found.start.checkpoint == AT_4
-
-
-def test_damaged_attempt_document_corrupts_its_checkpoints(root):
-    """A start would refuse the run, too."""
-    path = root / "attempts/000001.json"
-    path.write_bytes(path.read_bytes()[:-1])
-    found = audited(root)
-    assert [one.file for one in found.problems] == ["attempts/000001.json"]
-    assert {one.outcome for one in found.checkpoints} == {"corrupt"}
-    assert "000001.json" in found.start.problem
-
-
-def test_all_corrupt_is_no_fresh_start(root):
-    for name in (AT_4, AT_6):
-        corrupt(root, name)
-    start = audited(root).start
-    assert start.checkpoint is None
-    assert AT_6 in start.problem
-
-
 def test_copy_that_has_not_ended_starts_nothing(root):
     """Whatever of it is committed already and whole."""
     origin = CopiedFrom(url="elsewhere", run_id=None, checkpoint=None, last_attempt=7)
@@ -230,21 +225,6 @@ def test_damage_in_several_ranks_is_told():
     assert sorted(one.file for one in problems(audited(None, storage=storage), str(NAME))) == sorted(damaged)
 
 
-def test_a_missing_run_document_is_told(root):
-    (root / "run.json").unlink()
-    (one,) = audited(root).problems
-    assert "the next start creates a new one" in one.message
-
-
-def test_missing_document_of_attempt_without_commit_is_told(root):
-    (root / "attempts/000001.json").unlink()
-    for name in (AT_4, AT_6):
-        (root / f"checkpoints/{name}/COMMIT").unlink()
-    found = audited(root)
-    assert [one.message for one in found.problems] == ["attempts/000001.json is missing"]
-    assert found.uncommitted == (AT_4, AT_6)
-
-
 def test_uncommitted_and_void_folders_are_told_and_fine(root):
     life = Life(root)
     life.restore()
@@ -259,22 +239,17 @@ def test_uncommitted_and_void_folders_are_told_and_fine(root):
     assert found.void == (name_at(1, 9),)
 
 
-def test_audit_of_empty_root_is_fine(tmp_path):
-    """A start would begin afresh there."""
-    found = audited(tmp_path / "nothing")
-    assert found.is_fine
-    assert found.start.checkpoint is None
-    assert not (tmp_path / "nothing").exists()
-
-
 def test_one_checkpoint_alone(root):
     corrupt(root, AT_4)
     assert audited(root, "latest").is_fine
     assert not audited(root, AT_4).is_fine
     with pytest.raises(CheckpointNotFoundError, match=AT_6):
         audited(root, name_at(1, 5))
+    nothing = root.parent / "nothing"
     with pytest.raises(CheckpointNotFoundError):
-        audited(root.parent / "nothing", "latest")
+        audited(nothing, "latest")
+    found = audited(nothing)  # a start would begin afresh there
+    assert (found.is_fine, found.start.checkpoint, nothing.exists()) == (True, None, False)
 
 
 @pytest.mark.parametrize("operation", ["read", "read_into"])
@@ -296,12 +271,6 @@ def test_concurrent_retention_is_no_problem(root, monkeypatch, operation):
         assert going_on.fired == 1
         assert [one.outcome for one in found.checkpoints] == ["removed", "whole"]
         assert found.is_fine
-
-
-def test_storage_failure_is_error_not_finding(root):
-    storage = FaultyStorage(LocalStorage(root), [Fault("error", operations={"read_into"}, nth=3)])
-    with pytest.raises(StorageError, match="injected"):
-        audited(root, storage=storage)
 
 
 def test_damaged_blocks_of_sharded_leaf_name_tensor():
@@ -327,12 +296,3 @@ def test_damaged_blocks_of_sharded_leaf_name_tensor():
     (one,) = problems(audit(storage, Watch()), str(NAME))
     assert one.tensors == ()
     assert "in it" not in one.message
-
-
-def test_audit_reads_large_files_in_windows(root, monkeypatch):
-    monkeypatch.setattr("ckptkit.tools.verify._WINDOW_BYTES", 16)
-    storage = FaultyStorage(LocalStorage(root))
-    assert audited(root, storage=storage).is_fine
-    sizes = {key: len(data) for key, data in tree(root).items() if key.endswith(".safetensors")}
-    read = [call.keys[0] for call in storage.calls if call.operation == "read_into"]
-    assert {key: read.count(key) for key in sizes} == {key: -(-size // 16) for key, size in sizes.items()}
