@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from datetime import timedelta
 from pathlib import Path
@@ -12,11 +11,9 @@ from support.process import forked
 from support.runs.scenario import AT_6, Life, committed, corrupt, digest_at, history, name_at
 
 from ckptkit.cli import options as options_module
-from ckptkit.cli.commands import copy as copy_module
 from ckptkit.cli.commands.copy import run_copy
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage
 
 
 @pytest.fixture
@@ -32,23 +29,6 @@ def target(tmp_path: Path) -> Path:
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return forked("-m", "ckptkit", "copy", *arguments, expect=None)
-
-
-def test_json_has_documented_fields_and_recopies_nothing(source, target):
-    first, second = (json.loads(run(source, target, "--json").stdout) for _ in range(2))
-    fields = "source target run_id checkpoint copied present kept pruned corrupt copied_bytes found_bytes"
-    assert list(first) == fields.split()
-    assert (first["source"], first["target"]) == (str(source), str(target))
-    assert first["copied"] == second["present"] == committed(source)
-    assert second["copied"] == []
-    assert second["copied_bytes"] == 0 < first["copied_bytes"] == second["found_bytes"]
-
-
-def test_one_checkpoint_becomes_a_run(source, target):
-    done = run(source, target, "--checkpoint", "latest")
-    assert done.returncode == 0, done.stderr
-    assert f"continues from {AT_6}" in done.stdout
-    assert committed(target) == [AT_6]
 
 
 def test_corrupt_checkpoint_exits_1_and_others_are_copied(source, target):
@@ -139,17 +119,6 @@ def test_interrupted_copy_is_completed_by_same_command(source, target):
     assert committed(target) != committed(source)
     assert run(source, target).returncode == 0
     assert committed(target) == committed(source)
-
-
-def test_checkpoint_removed_during_copy_is_named(source, target, capsys, monkeypatch):
-    life = Life(source)
-    life.restore()
-    life.saved_at(8)
-    going_on = Fault(lambda: life.saved_at(10), operations={"read_into"}, key=f"*/{AT_6}/*")
-    storages = {str(source): FaultyStorage(LocalStorage(source), [going_on]), str(target): LocalStorage(target)}
-    monkeypatch.setattr(copy_module, "open_root", lambda root, *_, **__: storages[root])
-    assert run_copy(str(source), str(target)) == 0
-    assert f"skipped, since the source removed it meanwhile: {AT_6}" in capsys.readouterr().out.splitlines()
 
 
 def test_same_command_updates_copy_in_bucket(source, tmp_path, bucket, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 from support.process import forked
 from support.runs.rank_files import leaf, write_ranks
 from support.runs.scenario import AT_6, corrupt, history, name_at, tree
@@ -22,35 +21,6 @@ AT_4 = name_at(1, 4)
 
 def diff(root, a, b, *, top=20, as_json=False, **options):
     return run_diff(str(root), a, b, top=top, as_json=as_json, **options)
-
-
-@pytest.fixture
-def root(tmp_path):
-    history(tmp_path / "run")
-    return tmp_path / "run"
-
-
-def test_what_differs_is_told_and_no_problem(tmp_path, capsys):
-    a, b = trained(tmp_path, NumpyRun(), 4, 12)
-    assert diff(tmp_path, a, "latest") == 0
-    told = capsys.readouterr().out
-    assert told.startswith(f"A: {a} at {tmp_path}\nB: {b} at {tmp_path}\n")
-    assert "updates 1 -> 3 (+2)" in told
-    assert "weights" in told
-    assert "5/5" in told
-    assert "state: rng/state/state: " in told
-    assert diff(tmp_path, a, b, top=1) == 0
-    assert "1 more leaves differ; --top shows more" in capsys.readouterr().out
-    assert diff(tmp_path, a, b, exit_code=True) == 1
-
-
-def test_equal_ones_are_said_to_be(root, tmp_path, capsys):
-    assert diff(root, "latest", None, exit_code=True) == 0
-    told = capsys.readouterr().out
-    assert told.startswith(f"A: {AT_6} at {root}\nB: {AT_6} at {root}\n")
-    assert "equal, to the bit" in told
-    history(tmp_path / "again")
-    assert diff(root, AT_6, AT_6, other_root=str(tmp_path / "again"), exit_code=True) == 0
 
 
 def test_top_lists_the_largest_differences_first(capsys):
@@ -71,17 +41,6 @@ def test_nan_of_either_side_is_counted(capsys):
         print_parts(parts_of(compared(before, after), 20))
         (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("w "))
         assert row.split()[-2:] == [shown, "[1]"]
-
-
-def test_mirrored_run_alone_are_compared_at_their_newest(tmp_path, capsys):
-    one, other = tmp_path / "one", tmp_path / "other"
-    (a,), (b, newest) = trained(one, NumpyRun(), 4), trained(other, NumpyRun(), 4, 12)
-    assert diff(one, str(other), None) == 0
-    assert capsys.readouterr().out.startswith(f"A: {a} at {one}\nB: {newest} at {other}\n")
-    assert diff(other, b, None) == 0  # one name alone: with the newest there
-    assert capsys.readouterr().out.startswith(f"A: {b} at {other}\nB: {newest} at {other}\n")
-    assert diff(one, a, None, other_root=str(other)) == 0
-    assert f"B: {newest} at {other}" in capsys.readouterr().out
 
 
 def test_a_stale_state_is_flagged_and_exits_1(tmp_path, capsys):
@@ -107,34 +66,6 @@ def test_ranks_and_long_states_are_told_shortly(capsys, monkeypatch):
     assert places[-1] == "state: 5 more places differ; --json shows all"
 
 
-def test_json_has_the_documented_fields(tmp_path, capsys):
-    a, b = trained(tmp_path, NumpyRun(), 4, 13)
-    assert diff(tmp_path, a, b, as_json=True) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert list(printed) == [
-        "a",
-        "b",
-        "equal",
-        "progress",
-        "ranks",
-        "roles",
-        "leaves",
-        "state",
-        "suspicion",
-        "read_bytes",
-    ]
-    assert printed["a"] == {"root": str(tmp_path), "checkpoint": a}
-    assert printed["progress"]["updates"] == [1, 3]
-    assert printed["ranks"] == [1, 1]
-    assert printed["roles"]["accumulators"] == {"equal": 0, "differing": 0, "only_in_a": 0, "only_in_b": 1}
-    moments = next(leaf for leaf in printed["leaves"] if leaf["name"] == "moments")
-    assert list(moments) == ["name", "rank", "role", "kind", "form_a", "form_b", "divergence"]
-    numbers = "elements differing first max_abs max_relative max_ulps not_finite nans_a nans_b"
-    assert list(moments["divergence"]) == numbers.split()
-    assert list(printed["state"][0]) == ["rank", "path", "a", "b"]
-    assert printed["read_bytes"] > 0
-
-
 def test_json_of_what_is_not_finite_is_json():
     a, b = (write_ranks([[leaf("x", np.array([value]))]]) for value in (1e308, -1e308))
     document = plain(compared(a, b))
@@ -142,8 +73,32 @@ def test_json_of_what_is_not_finite_is_json():
     json.dumps(document, allow_nan=False)
 
 
-def test_diff_program_works_across_roots(root, bucket):
+def test_mirrored_runs_alone_are_compared_at_their_newest(tmp_path, capsys):
+    root, other = tmp_path / "root", tmp_path / "other"
+    (a,), (b, newest) = trained(root, NumpyRun(), 4), trained(other, NumpyRun(), 4, 12)
+    at_root, at_other = f"A: {a} at {root}\nB: ", f"{newest} at {other}\n"
+    for arguments, options, shown in (
+        ((root, str(other), None), {}, f"{at_root}{at_other}"),
+        ((other, b, None), {}, f"A: {b} at {other}\nB: {at_other}"),  # one name alone: with the newest there
+        ((root, a, None), {"other_root": str(other)}, f"{at_root}{at_other}"),
+        ((root, "latest", None), {}, f"{at_root}{a} at {root}\n"),
+    ):
+        assert diff(*arguments, **options) == 0
+        assert capsys.readouterr().out.startswith(shown), arguments
+    assert diff(other, b, newest, exit_code=True) == 1
+    assert diff(root, a, b, other_root=str(other), exit_code=True) == 0
+    capsys.readouterr()
+    assert diff(other, b, newest, as_json=True) == 0
+    printed = json.loads(capsys.readouterr().out)
+    fields = "a b equal progress ranks roles leaves state suspicion read_bytes"
+    assert list(printed) == fields.split()
+    assert printed["read_bytes"] > 0
+
+
+def test_diff_program_works_across_roots(tmp_path, bucket):
     """It runs without MindSpore, and its errors are messages without a traceback."""
+    root = tmp_path / "run"
+    history(root)
     for key, data in tree(root).items():
         bucket.client.put_object(Bucket=bucket.name, Key=f"run/{key}", Body=data)
     code = "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\nfinally: print('mindspore' in sys.modules)"

@@ -146,29 +146,6 @@ def test_wrong_usage_exits_2(kept):
     assert "Did you mean 'show'" in run("shwo", kept).output
 
 
-def test_missing_target_exits_1_listing_alternatives(kept, tmp_path):
-    done = run("show", kept, "a000009-c0000000001-m0001")
-    assert done.exit_code == 1
-    assert f"{name_at(1, 4)}, {AT_6}" in done.stderr
-    done = run("show", tmp_path / "nothing")
-    assert done.exit_code == 1
-    assert "no committed checkpoint" in done.stderr
-    assert not (tmp_path / "nothing").exists()
-
-
-def test_corrupt_checkpoint_exits_1_naming_file(kept):
-    corrupt(kept, AT_6)
-    assert run("show", kept).exit_code == 0  # the bytes of tensors are verify's
-    done = run("show", kept, "--tensor", "weights")
-    assert done.exit_code == 1
-    assert f"checkpoints/{AT_6}/rank-00000/weights-000.safetensors" in done.stderr
-    corrupt(kept, AT_6, "rank-00000.json")
-    done = run("show", kept)
-    assert done.exit_code == 1
-    assert f"checkpoints/{AT_6}/rank-00000.json" in done.stderr
-    assert done.stdout == ""
-
-
 def test_completion_knows_the_checkpoints_of_a_local_root(kept, tmp_path):
     (kept / "checkpoints" / name_at(1, 9)).mkdir()  # not committed
     both = [AT_6, name_at(1, 4)]

@@ -20,15 +20,18 @@ from typer.testing import CliRunner
 
 import ckptkit as ck
 from ckptkit.checkpoint import write
-from ckptkit.cli.app import app
+from ckptkit.cli import app
+from ckptkit.cli.commands.show import document_of
 from ckptkit.core.tensors import DTYPES, dtype_of, leaf_of
-from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
 from ckptkit.storage import LocalStorage
+from ckptkit.storage.lease import LEASE, PROBE
+from ckptkit.storage.system_calls import SystemCalls
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.interchange import Renames, ckpt_format, export_weights, import_weights
+from ckptkit.tools.interchange import Renames, atomic_file, ckpt_format, export_weights, import_weights
 from ckptkit.tools.interchange.atomic_file import NewFile
 from ckptkit.tools.interchange.names import of_an_optimizer
 from ckptkit.tools.interchange.weights_file import open_weights
@@ -192,13 +195,15 @@ def test_corrupt_checkpoint_is_named_without_export(tmp_path):
 
 
 def test_existing_file_is_replaced_only_with_overwrite(tmp_path):
-    (tmp_path / "x.ckpt").write_bytes(b"mine")
+    path = tmp_path / "x.ckpt"
     with pytest.raises(ValueError, match="--force"):
-        export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt")
-    assert (tmp_path / "x.ckpt").read_bytes() == b"mine"
-    export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", overwrite=True)
-    assert len(bits_of(tmp_path / "x.ckpt")) == 2
-    assert [one.name for one in tmp_path.iterdir()] == ["x.ckpt"]
+        write_new(path, lambda: path.write_bytes(b"mine"))  # it appears meanwhile
+    with pytest.raises(ValueError, match="--force"):
+        export_weights(GOLDEN / "numpy", path)
+    assert path.read_bytes() == b"mine"
+    export_weights(GOLDEN / "numpy", path, overwrite=True)
+    assert len(bits_of(path)) == 2
+    assert [file.name for file in tmp_path.iterdir()] == ["x.ckpt"]
 
 
 def write_new(path, meanwhile=lambda: None):
@@ -206,14 +211,6 @@ def write_new(path, meanwhile=lambda: None):
         file.put(b"ours")
         meanwhile()
         file.publish()
-
-
-def test_file_that_appears_meanwhile_is_not_replaced(tmp_path):
-    path = tmp_path / "x.ckpt"
-    with pytest.raises(ValueError, match="--force"):
-        write_new(path, lambda: path.write_bytes(b"mine"))
-    assert path.read_bytes() == b"mine"
-    assert [one.name for one in tmp_path.iterdir()] == ["x.ckpt"]
 
 
 def test_disk_without_links_gets_whole_file(tmp_path, monkeypatch):
@@ -270,22 +267,6 @@ def test_fifo_is_neither_replaced_nor_read(tmp_path):
     with pytest.raises(CorruptCheckpointError, match=r"pipe\.ckpt is not a file; it is a"):
         import_weights(tmp_path / "pipe.ckpt", tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_hostile_names_are_escaped_in_output(tmp_path):
-    """File and tensor names may hold control characters, or be no Unicode."""
-    entries = {name: {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]} for name in ("a\x1b[2J",)}
-    entries["moments.a\x1b[2J"] = {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}
-    header = json.dumps(entries).encode()
-    data = len(header).to_bytes(8, "little") + header + b"ab"
-    file = os.fsencode(tmp_path) + b"/no\xffunicode\x1b[2J.safetensors"
-    with open(file, "wb") as target:
-        target.write(data)
-    done = ckptkit("import", os.fsdecode(file), tmp_path / "run")
-    assert done.exit_code == 0, done.stderr
-    assert "moments.a\\x1b[2J" in done.stdout
-    assert "\x1b" not in done.stdout + done.stderr
-    assert ckptkit("verify", tmp_path / "run").exit_code == 0
 
 
 def ckptkit(*arguments):
@@ -608,3 +589,225 @@ def test_exit_codes(tmp_path, weights, monkeypatch):
         assert words in " ".join(done.stderr.split()), arguments
         assert "Traceback" not in done.stderr
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_checkpoint_names_what_the_import_left(tmp_path):
+    """Texts among the values as well as an optimizer's tensors."""
+    step = b"\x08\x01" + message((2, b"Int32"), (3, bytes(4)))
+    text = message((2, b"str"), (3, b"17 epochs"))
+    values = value(FLAG), value(step, b"global_step"), value(text, b"note")
+    (tmp_path / "x.ckpt").write_bytes(b"".join(values))
+    done = import_weights(tmp_path / "x.ckpt", tmp_path / "run")
+    state = document_of(LocalStorage(tmp_path / "run"), with_state=True)["state"]
+    assert done.ignored == ("global_step", "note")
+    assert state["imported"] == {"file": "x.ckpt", "format": "ckpt", "left_out": ["global_step", "note"]}
+
+
+def test_lease_and_probe_make_no_root_full(tmp_path):
+    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
+    (tmp_path / "link.safetensors").symlink_to("w.safetensors")
+    (tmp_path / "run").mkdir()
+    for name in (LEASE, PROBE):
+        (tmp_path / "run" / name).write_bytes(b"{}")
+    assert import_weights(tmp_path / "link.safetensors", tmp_path / "run").tensors == 1
+    for key, named in (("notes.txt", "notes"), ("checkpoints/mine/notes", "checkpoints")):
+        file = tmp_path / named / key
+        file.parent.mkdir(parents=True)
+        file.touch()
+        with pytest.raises(ResumeError, match=f"not empty: there is {named}"):
+            import_weights(tmp_path / "w.safetensors", tmp_path / named)
+
+
+def test_import_that_cannot_clear_away_stays_unfinished(tmp_path):
+    """``run.json``, which keeps every start away, is the last to go; the first error is the one that is named."""
+    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
+    for nth in (1, 2):
+        root = tmp_path / f"run-{nth}"
+        storage = FaultyStorage(LocalStorage(root))
+        storage.inject(Fault("error", operations=MUTATING - {"delete"}, key="*/manifest.json", times=None))
+        fault = storage.inject(Fault("error", operations=frozenset({"delete"}), nth=nth))
+        with pytest.raises(StorageError, match="manifest"):
+            import_weights(tmp_path / "w.safetensors", storage)
+        assert fault.fired
+        with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
+            CheckpointManager(root).restore(NumpyRun())
+
+
+def test_header_names_tensors_in_any_order(tmp_path):
+    table = {"a": [2, 4], "b": [0, 1], "c": [1, 2]}
+    header = json.dumps(
+        {
+            name: {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
+            for name, (start, end) in table.items()
+        }
+    ).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"bcaa")
+    expected = {"a": ("U8", (2,), b"aa"), "b": ("U8", (1,), b"b"), "c": ("U8", (1,), b"c")}
+    assert bits_of(tmp_path / "x.safetensors") == expected
+
+
+def test_exported_tensors_are_aligned_to_their_elements(tmp_path):
+    tensors = {"a": ("U8", (3,), b"abc"), "b": ("F64", (1,), bytes(8)), "c": ("F16", (1,), bytes(2))}
+    import_weights(write_safetensors(tmp_path / "in.safetensors", tensors), tmp_path / "run")
+    for number in range(1, 9):  # each length of the header
+        out = tmp_path / f"{number}.safetensors"
+        export_weights(tmp_path / "run", out, renames=Renames({"a": "a" * number}))
+        data = out.read_bytes()
+        begin = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:begin])
+        assert header.pop("__metadata__") == {"format": "ms"}
+        for name, entry in header.items():
+            width = {"U8": 1, "F16": 2, "F64": 8}[entry["dtype"]]
+            assert (begin + entry["data_offsets"][0]) % width == 0, name
+
+
+def export(tmp_path, root, *options):
+    """What the command says, and the names in the file."""
+    file = tmp_path / "x.safetensors"
+    done = CliRunner().invoke(app, ["export", str(GOLDEN / root), "-o", str(file), "--force", "--json", *options])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout), set(load_file(file))
+
+
+def test_options_decide_what_an_export_holds(tmp_path):
+    weights, names = export(tmp_path, "ranks")
+    everything, more = export(tmp_path, "ranks", "--with-optimizer")
+    assert names < more
+    assert weights["tensors"] == len(names)
+    assert everything["tensors"] == len(more)
+    assert everything["per_rank"] == []  # of accumulators, each rank has its own, and no file gets them
+    assert weights["left_out"][0] == f"the optimizer's state ({len(more - names)} tensors)"
+    assert not any("optimizer" in one or "dropped" in one for one in everything["left_out"])
+    dropped = min(names)
+    less, rest = export(tmp_path, "ranks", "--drop", dropped)
+    assert rest == names - {dropped}
+    assert "1 tensors that were dropped by name" in less["left_out"]
+    assert export(tmp_path, "ranks", "--rank", "1")[0]["rank"] == 1
+
+
+def test_only_accumulators_that_exist_are_left_out(tmp_path):
+    boundary, _ = export(tmp_path, "numpy", "a000001-c0000000002-m0000")
+    within, _ = export(tmp_path, "numpy", "a000001-c0000000002-m0002")
+    told = ["the accumulators, after micro-step" in " ".join(one["left_out"]) for one in (boundary, within)]
+    assert told == [False, True]
+
+
+class Told(SystemCalls):
+    """Notes the calls that make a file durable and give it its name."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def fsync(self, descriptor):
+        self.calls.append("fsync")
+        super().fsync(descriptor)
+
+    def link(self, existing, new):
+        self.calls.append("name")
+        super().link(existing, new)
+
+    def replace(self, old, new):
+        self.calls.append("name")
+        super().replace(old, new)
+
+    def fsync_folder(self, folder):
+        self.calls.append(f"fsync {folder}")
+
+
+def test_file_is_durable_before_it_has_its_name(tmp_path, monkeypatch):
+    for overwrite in (False, True):
+        told = Told()
+        monkeypatch.setattr(atomic_file, "SYSTEM", told)
+        export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", overwrite=overwrite)
+        assert told.calls == ["fsync", "name", f"fsync {tmp_path}"], overwrite
+
+
+def test_dangling_link_is_not_replaced(tmp_path):
+    (tmp_path / "x").symlink_to(tmp_path / "gone")
+    with pytest.raises(ValueError, match="x exists; name another file"), NewFile(tmp_path / "x", overwrite=False):
+        raise AssertionError
+    assert (tmp_path / "x").is_symlink()
+
+
+def test_named_checkpoint_of_an_unfinished_import_is_not_exported(tmp_path):
+    export_weights(GOLDEN / "numpy", tmp_path / "w.ckpt")
+    name = import_weights(tmp_path / "w.ckpt", tmp_path / "run").checkpoint
+    (tmp_path / "run/attempts/000001.json").unlink()
+    with pytest.raises(ResumeError, match="has not ended"):
+        export_weights(tmp_path / "run", tmp_path / "x.ckpt", checkpoint=name)
+
+
+ARRAYS = {f"layer.{at}.weight": np.full((at + 1, 50), at, np.float32) for at in range(6)}  # 200 to 1,200 bytes
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    file_of = {}
+    for number, layers in enumerate([(0, 1, 2), (3,), (4,), (5,)], 1):
+        file = f"model-{number:05d}-of-00004.safetensors"
+        names = [f"layer.{at}.weight" for at in layers]
+        save_file({name: ARRAYS[name] for name in names}, folder / file)
+        file_of |= dict.fromkeys(names, file)
+    total = sum(array.nbytes for array in ARRAYS.values())
+    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": file_of}))
+    return folder
+
+
+def test_several_files_hold_what_one_would(sharded, tmp_path):
+    done = import_weights(sharded / INDEX, tmp_path / "run")
+    assert (done.tensors, done.ignored, done.format) == (len(ARRAYS), (), "safetensors")
+    export_weights(tmp_path / "run", tmp_path / "back.safetensors")
+    exported = load_file(tmp_path / "back.safetensors")
+    assert {name: array.tobytes() for name, array in exported.items()} == {
+        name: array.tobytes() for name, array in ARRAYS.items()
+    }
+
+
+def test_tensor_in_two_files_is_taken_from_the_one_that_the_index_names(sharded, tmp_path):
+    other = load_file(sharded / "model-00001-of-00004.safetensors")
+    save_file({**other, "layer.5.weight": np.zeros(3, np.int8)}, sharded / "model-00001-of-00004.safetensors")
+    index = json.loads((sharded / INDEX).read_text())
+    del index["weight_map"]["layer.2.weight"]
+    (sharded / INDEX).write_text(json.dumps(index))
+    renames = Renames.of(["layer.=body."], ["layer.3."])
+    assert import_weights(sharded / INDEX, tmp_path / "new", renames=renames).ignored == ("layer.2.weight",)
+    export_weights(tmp_path / "new", tmp_path / "out.safetensors")
+    exported = load_file(tmp_path / "out.safetensors")
+    assert sorted(exported) == [f"body.{at}.weight" for at in (0, 1, 4, 5)]
+    assert exported["body.5.weight"].shape == (6, 50)
+
+
+def test_index_that_is_wrong_is_named_and_nothing_written(sharded, tmp_path):
+    beside = "no .safetensors file beside it"
+    for text, words in (
+        ("{", "no weight_map"),
+        ("[]", "no weight_map"),
+        ('{"weight_map": {"a": 1}}', "no weight_map"),
+        ('{"weight_map": {"a": "../model-00001-of-00004.safetensors"}}', beside),
+        ('{"weight_map": {"a": "/etc/passwd"}}', beside),
+        ('{"weight_map": {"a": "m\\u0000.safetensors"}}', beside),
+        ('{"weight_map": {"a": "weights.bin"}}', beside),
+        ('{"weight_map": {"a": "model-00001-of-00004.safetensors"}}', "has no tensor 'a'"),
+        (None, "not a file"),
+    ):
+        (sharded / INDEX).unlink()
+        (sharded / INDEX).write_text(text) if text is not None else os.mkfifo(sharded / INDEX)
+        with pytest.raises(CorruptCheckpointError, match=INDEX) as caught:
+            import_weights(sharded / INDEX, tmp_path / "new")
+        assert words in str(caught.value), text
+        assert not (tmp_path / "new").exists()
+
+
+def test_file_that_is_missing_or_cut_is_named(sharded, tmp_path):
+    file = sharded / "model-00002-of-00004.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data[:-1])
+    with pytest.raises(CorruptCheckpointError, match="00002-of-00004"):
+        import_weights(sharded / INDEX, tmp_path / "new")
+    file.unlink()
+    with pytest.raises(CheckpointNotFoundError, match="00002-of-00004"):
+        import_weights(sharded / INDEX, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -133,16 +133,6 @@ def test_page_renders_without_errors_and_is_readable(show, file):
 
 
 @on_a_phone
-def test_a_change_of_theme_is_followed(show, file):
-    page, said, _ = show(file)
-    grid = "getComputedStyle(document.querySelector('#plot-curve-0 .gridlayer path')).stroke"
-    for scheme in ("light", "dark", "light"):
-        page.emulate_media(color_scheme=scheme)
-        page.wait_for_function(f"() => {grid} === 'rgb{rgb(THEME['line'][scheme == 'dark'])}'")
-    assert said == []
-
-
-@on_a_phone
 def test_hostile_files_run_nothing(show, tmp_path):
     file = tmp_path / "evil.html"
     file.write_text(page_of(evil_story()), encoding="utf-8")

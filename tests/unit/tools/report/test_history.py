@@ -46,17 +46,6 @@ def test_the_attempts_are_told_as_they_went(grown):
     assert gaps < timedelta(seconds=story.gap_seconds) < gaps + timedelta(minutes=10)
 
 
-def test_work_is_done_again_from_earliest_later_begin(tmp_path):
-    """Where the second attempt went on later than the third did, the first one's line ends where the third began."""
-    clock, storage = Clock(), LocalStorage(tmp_path)
-    for steps, options in ((10, {}), (9, {}), (5, {"checkpoint": "a000001-c0000000004-m0000", "rewind": True})):
-        life = Life(storage, clock, "node", save=SaveEvery(optimizer_steps=4))
-        with life.manager:
-            life.manager.restore(life.run, **options)
-            life.train(steps)
-    assert [(one.from_step, one.redone_from) for one in story_of(tmp_path).attempts] == [(0, 4), (8, 4), (4, None)]
-
-
 def test_the_losses_are_those_of_the_steps(grown):
     story = story_of(grown)
     for attempt in story.attempts:
@@ -329,17 +318,6 @@ def test_checkpoint_that_was_passed_over_is_a_problem(tmp_path):
     (problem,) = story_of(tmp_path).problems
     assert problem.key == newest.name
     assert "manifest.json" in problem.reason
-
-
-def test_saves_are_in_their_order_whoever_tells(root):
-    """A checkpoint of which no event tells any more is among those that events tell of."""
-    name = "a000002-c0000000200-m0000"
-    for path in (root / "events").glob("a000002-*"):
-        if name in path.read_text():
-            path.unlink()
-    saves = [save.checkpoint for save in story_of(root).attempts[1].saves]
-    assert saves == sorted(saves)
-    assert name in saves[:-1]
 
 
 def test_checkpoint_removed_meanwhile_is_no_problem(root):

@@ -7,15 +7,16 @@ from support.heartbeats import life_of, record_of
 import ckptkit as ck
 from ckptkit.errors import StorageError
 from ckptkit.format.events import LifeEnded, Stacks
-from ckptkit.manager.heartbeat import Phase
+from ckptkit.manager.heartbeat import Phase, Record
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.report.story import read_story
 from ckptkit.tools.supervisor.diagnosis import RestartBudget, diagnose
-from ckptkit.tools.supervisor.hang import Stack
-from ckptkit.tools.supervisor.life_log import LifeLog
+from ckptkit.tools.supervisor.hang import Hang, Stack
+from ckptkit.tools.supervisor.life import SupervisedLife
+from ckptkit.tools.supervisor.life_log import LifeLog, earlier_seconds, leader_of, phases_of
 
 TOKEN = "0" * 32
 
@@ -115,3 +116,80 @@ def test_storage_that_fails_is_told_once_and_tried_again(root):
     assert len(said) == 1
     assert "could not store this life" in said[0]
     assert [one.number for one in stored(root)] == [1, 2, 3]
+
+
+def trained(pid: int = 100, *, opened_at: float = 4.0, phase: Phase = Phase.TRAINING, **fields) -> Record:
+    """Of a process that was restored 6 s after it had opened the file."""
+    given = {"attempt": 1, "trainings": 1, "born_at": opened_at, "entered_at": opened_at + 6.0, **fields}
+    record = record_of(phase, pid=pid, opened_at=opened_at, **given)
+    record.banks[record.bank].seconds[Phase.RESTORING] = 6.0
+    return record
+
+
+def told(life: SupervisedLife) -> dict[str, float]:
+    leader = leader_of(life.records)
+    phases = phases_of(life, leader)
+    assert sum(phases.values()) == pytest.approx(life.seconds - earlier_seconds(life, leader))
+    return {name: seconds for name, seconds in phases.items() if seconds}
+
+
+def test_nothing_is_trained_after_death():
+    assert told(life_of(returncode=1)) == {"starting": 100.0}
+    assert told(life_of(trained(), deaths={100: 60.0})) == {
+        **{"starting": 4.0, "restoring": 6.0, "training": 50.0, "dead": 40.0}
+    }
+    finished = trained(phase=Phase.ENDED, how="finished")
+    assert told(life_of(finished, deaths={100: 60.0}))["ended"] == 50.0 + 40.0, "the rest of the script"
+
+
+def test_waiting_for_a_dead_rank_is_not_training():
+    others = {"ranks": 2, "stepped_at": 70.0}
+    waiting, dead = trained(100, rank=0, **others), trained(101, rank=1, **others)
+    assert told(life_of(waiting, dead, deaths={101: 71.0}))["dead"] == 29.0
+    waiting.stepped_at = 80.0  # it got on without the other one
+    assert "dead" not in told(life_of(waiting, dead, deaths={101: 71.0}))
+
+
+def hung(record: Record, *, phase: Phase = Phase.TRAINING, until: float = 60.0) -> SupervisedLife:
+    """Silent from 30 s on, and asked to end at 60 s."""
+    hang = Hang(record, 25.0, is_stopped=True)
+    return life_of(record, hang=hang, hang_phases={record.pid: phase}, hang_from=30.0, hang_until=until)
+
+
+def test_hang_that_ends_when_it_is_asked_to_is_no_training():
+    """A stopped process takes a step, saves and ends once it may go on."""
+    record = trained(phase=Phase.ENDED, how="preempted", stepped_at=61.0)
+    record.banks[record.bank].seconds[Phase.TRAINING] = 61.0 - 10.0
+    record.banks[record.bank].entered_at = 61.0
+    found = told(hung(record))
+    assert (found["hung"], found["training"], found["ended"]) == (30.0, 21.0, 39.0)
+
+
+def test_hang_belongs_to_what_the_process_did_then():
+    """It hung in a save; the training before it stays training."""
+    assert told(hung(trained(stepped_at=30.0)))["hung"] == 70.0
+    record = trained(phase=Phase.SAVING, entered_at=30.0)
+    record.banks[record.bank].seconds[Phase.TRAINING] = 20.0
+    assert told(hung(record, phase=Phase.SAVING)) == {
+        **{"starting": 4.0, "restoring": 6.0, "training": 20.0, "hung": 70.0}
+    }
+
+
+def test_second_training_of_a_process_has_its_own_seconds():
+    record = trained(attempt=2, trainings=2, born_at=50.0, entered_at=52.0)
+    record.banks[record.bank].seconds[:] = [1.0, 6.0 + 2.0, 0.0, 3.0, 36.0, 0.0, 0.0, 0.0, 0.0]
+    record.before[:] = [1.0, 6.0, 0.0, 3.0, 36.0, 0.0, 0.0, 0.0, 0.0]
+    life = life_of(record)
+    assert earlier_seconds(life, record) == 50.0
+    assert told(life) == {"restoring": 2.0, "training": 48.0}
+
+
+def test_second_process_of_a_command_has_its_own_seconds():
+    """``bash -c 'python a.py; python b.py'``"""
+    first = trained(90, phase=Phase.ENDED, how="finished", root="a")
+    second = trained(91, opened_at=50.0, born_at=49.0, root="b")
+    life = life_of(first, second, deaths={90: 48.0, 91: 99.0})
+    assert leader_of(life.records) is second
+    assert told(life) == {"starting": 1.0, "restoring": 6.0, "training": 43.0, "dead": 1.0}
+    unrestored = record_of(Phase.RESTORING, pid=92, opened_at=60.0, rank=-1)
+    assert leader_of([unrestored, first]) is first
