@@ -17,7 +17,7 @@ import pytest
 import typer
 from safetensors.numpy import save_file
 from support.process import python
-from support.runs.scenario import AT_6, corrupt, history, name_at
+from support.runs.scenario import AT_6, history, name_at
 from typer.testing import CliRunner
 
 from ckptkit import errors

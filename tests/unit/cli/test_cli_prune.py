@@ -14,7 +14,7 @@ from support.servers.client import ACCESS_KEY, SECRET_KEY
 from ckptkit.checkpoint.receipts import post_certificate
 from ckptkit.cli.commands.prune import asker, parse_keep, run_prune
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.errors import CheckpointNotFoundError, StorageError
+from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest
 from ckptkit.storage import LocalStorage
