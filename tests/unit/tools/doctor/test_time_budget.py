@@ -142,15 +142,6 @@ def test_four_deaths_cover_two_epochs_and_epoch_end(steps, k, size):
     assert all(one.micro_step for one in inside)
 
 
-@given(st.integers(21, 60), st.integers(2, 6), st.integers(5, 10))
-def test_two_deaths_are_in_different_epochs(steps, k, size):
-    """What a callback changes when a later epoch begins is lost only there."""
-    first, second = (progress(one.save, k, size) for one in plan_deaths(at(steps, k, size), 2))
-    assert first.epoch < second.epoch
-    assert first.micro_step
-    assert second.batch
-
-
 @given(st.integers(4, 9), st.integers(2, 6), st.integers(3, 5))
 def test_second_death_is_in_a_later_epoch_that_another_one_follows(size, k, epochs):
     """An order that a lost generator makes differs there, and in no life that begins in the first or last epoch."""

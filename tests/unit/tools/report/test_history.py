@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 from support.runs import report_lives as lives
 from support.runs.forge import sealed
-from support.runs.report_lives import Clock, Life, grow_short, loss_at
+from support.runs.report_lives import Clock, Life, grow_short
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
@@ -41,20 +41,10 @@ def test_the_attempts_are_told_as_they_went(grown):
     assert [one.redone_from for one in story.attempts] == [150, 325, 450, None]
     assert story.redone_steps == (331 - 325) + (480 - 450)
     assert (story.step, story.epoch) == (640, 25)
+    assert (story.repeated.same, story.repeated.different) == (list(range(451, 481)), [])
     assert story.latest == "a000004-c0000000640-m0000" == story.attempts[-1].saves[-1].checkpoint
     gaps = timedelta(minutes=41, hours=3) + timedelta(minutes=5) + timedelta(minutes=12)
     assert gaps < timedelta(seconds=story.gap_seconds) < gaps + timedelta(minutes=10)
-
-
-def test_the_losses_are_those_of_the_steps(grown):
-    story = story_of(grown)
-    for attempt in story.attempts:
-        assert attempt.from_step is not None
-        losses = {point.last: point.values["loss"].mean for point in attempt.points if "loss" in point.values}
-        assert list(losses) == list(range(attempt.from_step + 1, max(losses) + 1))
-        assert losses == {step: pytest.approx(loss_at(step), rel=1e-12) for step in losses}
-    assert story.repeated.same == list(range(451, 481))
-    assert story.repeated.different == []
 
 
 def test_every_save_failure_and_removal_is_there(grown):

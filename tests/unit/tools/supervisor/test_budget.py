@@ -16,15 +16,6 @@ def judged(budget: RestartBudget, life):
     return budget.judge(life, diagnose(life))
 
 
-def test_lives_that_commit_something_new_are_free():
-    budget = RestartBudget(2)
-    for number in range(1, 50):
-        decision = judged(
-            budget, died(10 * number + 5, number=number, restored=10 * number - 10, committed=10 * number)
-        )
-        assert (decision.exit_code, decision.in_a_row) == (None, 0)
-
-
 def test_lives_without_progress_in_a_row_end_it():
     budget = RestartBudget(3)
     codes = [judged(budget, died(step, number=step, committed=-1)).exit_code for step in (5, 6, 7)]

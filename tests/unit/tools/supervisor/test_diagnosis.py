@@ -102,12 +102,6 @@ def test_sigterm_that_the_supervisor_did_not_get_is_explained():
         assert (found.cause, found.rank, found.why[: len(why)]) == ("killed", named, why)
 
 
-def test_silent_rank_that_died_first_is_named():
-    other = rank(0, error="RuntimeError", message="connection reset", failed_in=Phase.TRAINING, how="failed")
-    found = diagnose(life_of(other, rank(1), returncode=1, deaths={101: 0.0, 100: 1.0}))
-    assert (found.cause, found.rank) == ("killed", 1)
-
-
 def test_training_that_ended_before_the_last_one_is_left_out():
     first = record_of(Phase.ENDED, pid=1, root="a", attempt=1, opened_at=1.0, micro_step=1000, how="finished")
     last = record_of(pid=2, root="b", attempt=1, opened_at=50.0, micro_step=7, error="E", failed_in=Phase.TRAINING)

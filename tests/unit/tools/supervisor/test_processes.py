@@ -46,13 +46,6 @@ def test_descendants_include_those_in_other_sessions(monkeypatch):
     send([1], signal.SIGTERM)  # of another user: no signal, and no error
 
 
-def test_status_of_no_process_is_none():
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        ended.wait()
-    assert status(ended.pid) is None
-    assert not catches(ended.pid, signal.SIGTERM)
-
-
 def test_handler_of_a_process_is_seen():
     before = signal.signal(signal.SIGUSR2, lambda *_: None)
     try:
