@@ -133,7 +133,7 @@ def test_hang_names_the_rank_that_is_stopped():
 
 
 def test_place_is_named():
-    batch = {"epoch_size": 45, "data": "/data"}
+    batch = {"epoch_size": 45, "data": "/data/train"}
     for record, place in (
         (record_of(Phase.RESTORING), "before training (restoring)"),
         (
