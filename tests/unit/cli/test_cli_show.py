@@ -140,6 +140,8 @@ def test_show_abbreviates_long_state(capsys):
         "more": {"$dict": [[1, {"$bytes": "AAECAw=="}], [2, {"$float": "000000000000f87f"}]]},
         "array": {"$array": "rng/key"},
         "none": {},
+        "whole": "w" * 98,
+        "cut": "c" * 99,
     }
     lines = shown_text(write_ranks([[leaf("a", np.zeros(1))]], states=[state]), capsys, with_state=True).splitlines()
     assert '  plain: [1, 2.5, null, true, "text"]' in lines
@@ -148,6 +150,8 @@ def test_show_abbreviates_long_state(capsys):
     assert "      1: 4 bytes" in lines
     assert "      1: nan" in lines
     assert "  array: the tensor rng/key" in lines
+    assert f'  whole: "{"w" * 98}"' in lines
+    assert f'  cut: "{"c" * 99}... (101 characters)' in lines
 
 
 OBSERVED = {
