@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 
 import pytest
@@ -15,15 +13,15 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 
 
-@contextmanager
-def versions_are(changed: dict[str, str]) -> Iterator[None]:
-    """What is done in it is done by a process that has other versions of some libraries."""
+def grown_with(root, **changed: str) -> str:
+    """The name of a checkpoint by a process that has other versions of some libraries."""
     version = versions._version_of
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(versions, "_version_of", lambda name: changed.get(name) or version(name))
         versions.versions.cache_clear()
-        yield
+        (name,) = grow(root, 3)
     versions.versions.cache_clear()
+    return name
 
 
 def warnings_of_start(root, caplog) -> list[str]:
@@ -36,45 +34,32 @@ def warnings_of_start(root, caplog) -> list[str]:
 
 @pytest.mark.parametrize("library", ["mindspore", "numpy"])
 def test_other_library_version_warns_with_install_command(root, caplog, library):
-    with versions_are({library: "1.2.3"}):
-        (name,) = grow(root, 3)
+    name = grown_with(root, **{library: "1.2.3"})
     (warning,) = warnings_of_start(root, caplog)
     assert warning.startswith(f"{name} was written with {library} 1.2.3, but this is {metadata.version(library)}: ")
-    assert warning.endswith(f"pip install {library}=={'1.2.3'}")
+    assert warning.endswith(f"pip install {library}==1.2.3")
 
 
 def test_unknown_version_warns_without_install_command(root, caplog):
-    with versions_are({"mindspore": versions.UNKNOWN}):
-        (name,) = grow(root, 3)
+    name = grown_with(root, mindspore=versions.UNKNOWN)
     (warning,) = warnings_of_start(root, caplog)
     assert warning.startswith(f"{name} was written with mindspore of an unknown version, but this is ")
     assert warning.endswith("may not continue with the same bits")
 
 
-def test_save_needs_no_installed_package(root, monkeypatch):
-    """Such as a ckptkit that is found by ``PYTHONPATH``."""
+def test_save_needs_no_installed_package(root, monkeypatch, caplog):
+    """Such as a ckptkit that is found by ``PYTHONPATH``; another version of ckptkit gives no warning."""
     distribution = metadata.distribution
 
-    def found(name):
+    def installed(name):
         if name == "mindspore-ckptkit":
             raise metadata.PackageNotFoundError(name)
         return distribution(name)
 
-    monkeypatch.setattr(metadata, "distribution", found)
-    with versions_are({}):
-        (name,) = grow(root, 3)
+    monkeypatch.setattr(metadata, "distribution", installed)
+    name = grown_with(root)
     recorded = opened(LocalStorage(root), name).manifest.libraries
     assert recorded["ckptkit"] == "of an unknown version"
     assert recorded["numpy"] == metadata.version("numpy")
-
-
-def test_same_versions_give_no_warning(root, caplog):
-    """Another version of ckptkit gives none either."""
-    with versions_are({"ckptkit": "0.0.1"}):
-        grow(root, 3)
+    monkeypatch.undo()
     assert warnings_of_start(root, caplog) == []
-
-
-def test_versions_are_those_of_the_distributions():
-    versions.versions.cache_clear()
-    assert versions.versions()["numpy"] == metadata.version("numpy")

@@ -1,0 +1,36 @@
+"""Tables of what must be refused: one test tries all rows, and names those that were not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def unrefused(
+    kind: type[Exception] | tuple[type[Exception], ...],
+    call: Callable[[Any], object],
+    rows: Iterable[tuple[Any, str]],
+    *,
+    most: int = 3000,
+) -> dict[str, object]:
+    """The rows that ``call`` does not refuse as they say, with what it did instead; empty if all is well.
+
+    Args:
+        kind: Type of the error.
+        call: What is called with the argument of each row.
+        rows: An argument and a pattern that the message of its error must have somewhere.
+        most: Characters that a message may have.
+    """
+    wrong: dict[str, object] = {}
+    for argument, pattern in rows:
+        name = repr(argument)[:120]
+        try:
+            wrong[name] = call(argument)
+        except kind as error:
+            said = str(error)
+            if re.search(pattern, said) is None or len(said) > most:
+                wrong[name] = said[:most]
+        except Exception as error:
+            raise AssertionError(f"{name} raised something else") from error
+    return wrong
