@@ -54,41 +54,29 @@ def test_after_a_failure_no_job_is_taken():
 
 
 def test_last_job_s_failure_is_raised():
-    def fail(stop):
-        raise ValueError("lost")
-
-    with pytest.raises(ValueError, match="lost"):
-        in_lanes(3, [fail])
-
-
-def test_who_leaves_by_an_error_stops_what_runs():
-    begun, ended = threading.Event(), []
-
-    def leave():
-        with Lanes(1) as lanes:
-            lanes.submit(lambda: begun.set() or ended.append(lanes.stop.wait(60)))
-            assert begun.wait(60)
-            raise ValueError("own")
-
-    with pytest.raises(ValueError, match="own"):
-        leave()
-    assert ended == [True]
+    with pytest.raises(ZeroDivisionError):
+        in_lanes(3, [lambda stop: 1 / 0])
 
 
 def test_what_still_runs_learns_of_a_failure():
+    """Of another job, or of who leaves by an error."""
     begun, told = threading.Event(), []
 
     def waiting(stop):
         begun.set()
         told.append(stop.wait(60))
 
-    def failing(stop):
+    def fail():
         assert begun.wait(60)
         raise ValueError("lost")
 
     with pytest.raises(ValueError, match="lost"):
-        in_lanes(2, [waiting, failing])
-    assert told == [True]
+        in_lanes(2, [waiting, lambda stop: fail()])
+    begun.clear()
+    with pytest.raises(ValueError, match="lost"), Lanes(1) as lanes:
+        lanes.submit(lambda: waiting(lanes.stop))
+        fail()
+    assert told == [True, True]
 
 
 @pytest.mark.parametrize("nth", [1, 2])

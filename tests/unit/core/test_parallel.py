@@ -32,9 +32,8 @@ def squared(number):
 
 
 def test_results_come_in_the_order_of_the_items():
-    assert each_of(range(500), squared) == [number * number for number in range(500)]
-    assert each_of(range(FEW), squared) == [number * number for number in range(FEW)]
-    assert each_of([], squared) == []
+    for count in (500, FEW, 0):
+        assert each_of(range(count), squared) == [number * number for number in range(count)]
     assert left() == []
 
 

@@ -16,8 +16,7 @@ from ckptkit.run import attempt
 
 
 class Clock:
-    def __init__(self):
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self):
         return self.now
@@ -36,6 +35,8 @@ def shown(clock, steps, *, terminal):
         for seconds, done_bytes in steps:
             clock.now += seconds
             wait.advance(done_bytes)
+    clock.now += 100.0
+    wait.advance(1)  # after its end it says nothing more
     return out.getvalue()
 
 
@@ -54,36 +55,22 @@ def test_a_short_wait_shows_nothing(clock, caplog):
 
 
 def test_wait_without_terminal_logs_every_half_minute(clock, caplog):
+    """After a standstill no line is made up for."""
     caplog.set_level(logging.INFO, "ckptkit")
-    steps = [
-        (29.0, 1),
-        (2.0, 9),
-        (10.0, 1),
-        (25.0, 9),
-        (100.0, 1),
-        (1.0, 1),
-    ]  # after a standstill no line is made up for
+    steps = [(29.0, 1), (2.0, 9), (10.0, 1), (25.0, 9), (100.0, 1), (1.0, 1)]
     assert not shown(clock, [(seconds, mib << 20) for seconds, mib in steps], terminal=False)
     said = [(10, "0:00:31"), (20, "0:01:06"), (21, "0:02:46")]
     assert caplog.messages == [f"restoring it: {mib} of 100 MiB after {spent}" for mib, spent in said]
 
 
-@pytest.mark.parametrize(("passed", "left"), [(0, 60), (59, 1), (60, 0), (100, 0)])
-def test_countdown_ends_at_zero(monkeypatch, clock, passed, left):
+def test_countdown_ends_at_zero(monkeypatch, clock):
     """Who waits until nothing is left would miss it otherwise."""
     monkeypatch.setattr("ckptkit.core.progress_bar.time", SimpleNamespace(monotonic=clock))
-    seconds_left = countdown(timedelta(seconds=60))
-    clock.now += passed
-    assert seconds_left() == left
-
-
-def test_after_its_end_it_says_nothing_more(clock, caplog):
-    caplog.set_level(logging.INFO, "ckptkit")
-    with LongWait("it", 100, monotonic=clock, console=Console(file=io.StringIO())) as wait:
-        pass
-    clock.now = 100.0
-    wait.advance(1)
-    assert not caplog.messages
+    seconds_left, left = countdown(timedelta(seconds=60)), []
+    for clock.now in (0, 59, 60, 100):
+        left.append(seconds_left())
+    assert left == [60, 1, 0, 0]
+    assert countdown(None)() == float("inf")
 
 
 def test_import_and_bar_leave_global_generator_alone(clock):

@@ -5,29 +5,21 @@ import threading
 from datetime import timedelta
 
 import pytest
+from support.runs.grown import opened
 
 import ckptkit as ck
-from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.core.save_report import SaveCost, SaveReport, SaveTotals
 from ckptkit.format.documents import Cost
-from ckptkit.format.layout import CheckpointName
-from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 
 SIZE = 100_000  # floats per tensor
 
 
-def opened(root, name):
-    storage = LocalStorage(root)
-    checkpoint = CheckpointName.parse(name)
-    return open_checkpoint(storage, checkpoint, Index(storage).document(checkpoint.attempt))
-
-
 @pytest.fixture
 def saved(tmp_path):
-    reports = []
-    threads = []
+    """A manager, its run, and the reports, which come in the main thread."""
+    reports, threads = [], []
 
     def note(report):
         reports.append(report)
@@ -59,7 +51,7 @@ def test_fast_writer_stores_what_training_waited(tmp_path):
     with ck.CheckpointManager(tmp_path, system=ck.System(monotonic=SlowToReturn())) as manager:
         manager.restore(run)
         name = manager.save(run).result()
-    assert opened(tmp_path, name).manifest.cost.stall_seconds > 0
+    assert opened(LocalStorage(tmp_path), name).manifest.cost.stall_seconds > 0
 
 
 class Held(LocalStorage):
@@ -86,9 +78,8 @@ def test_waiting_for_the_save_before_is_told(tmp_path):
             storage.may.set()  # first the second save looks at the clock, and then it waits
         return now
 
-    with ck.CheckpointManager(
-        storage, system=ck.System(monotonic=monotonic), saving=ck.Saving(on_save=reports.append)
-    ) as manager:
+    system, saving = ck.System(monotonic=monotonic), ck.Saving(on_save=reports.append)
+    with ck.CheckpointManager(storage, system=system, saving=saving) as manager:
         run = NumpyRun()
         manager.restore(run)
         manager.save(run)
@@ -104,9 +95,8 @@ def test_waiting_for_the_save_before_is_told(tmp_path):
 
 def test_a_report_counts_the_saves_left_out(tmp_path):
     storage, reports = Held(tmp_path), []
-    with ck.CheckpointManager(
-        storage, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(on_save=reports.append)
-    ) as manager:
+    saving = ck.Saving(on_save=reports.append)
+    with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1), saving=saving) as manager:
         run = NumpyRun()
         manager.restore(run)
         first, *others = [manager.step(run) for _ in run.train_until(4)]
@@ -138,37 +128,34 @@ def test_what_on_save_does_repeats_no_report(tmp_path, outcome):
     assert reports == [name]
 
 
-def test_a_boundary_copies_nothing_of_the_model(saved):
+def test_bytes_are_counted_where_they_are_copied_and_written(saved, tmp_path):
+    """A boundary copies nothing of the model, mid-cycle the accumulators; frozen weights count where written."""
     manager, run, reports = saved
-    list(run.train_until(4))
-    manager.save(run)
-    manager.wait()
-    (report,) = reports
-    assert report.progress == run.progress()
-    assert report.cost.copied_bytes < 4096  # the generator
-    assert report.cost.in_place_bytes == 3 * 4 * SIZE  # weights, moments, and the embedding, for the first time
-    assert report.cost.fenced_bytes == 0
-    assert report.size_bytes >= 3 * 4 * SIZE
-    assert report.stall == timedelta(seconds=report.cost.stall_seconds) > timedelta(0)
-    assert report.took > timedelta(0)
-
-
-def test_in_mid_cycle_the_accumulators_are_copied(saved):
-    manager, run, reports = saved
-    list(run.train_until(6))
-    manager.save(run)
-    manager.wait()
-    assert 4 * SIZE <= reports[0].cost.copied_bytes < 4 * SIZE + 4096
-
-
-def test_frozen_weights_are_counted_where_they_are_written(saved):
-    manager, run, reports = saved
-    for batches in (4, 8):
+    assert str(manager.totals) == "no save"
+    names = []
+    for batches in (4, 8, 10):
         list(run.train_until(batches))
-        manager.save(run)
+        names.append(manager.save(run).result())
         manager.wait()
-    first, second = (report.size_bytes for report in reports)
-    assert first - second == pytest.approx(4 * SIZE, abs=4096)
+    first, second, mid_cycle = reports
+    assert first.cost.copied_bytes < 4096  # the generator
+    assert 4 * SIZE <= mid_cycle.cost.copied_bytes < 4 * SIZE + 4096
+    assert first.cost.in_place_bytes == 3 * 4 * SIZE  # weights, moments, and the embedding, for the first time
+    assert first.cost.fenced_bytes == 0
+    assert first.size_bytes >= 3 * 4 * SIZE
+    assert first.size_bytes - second.size_bytes == pytest.approx(4 * SIZE, abs=4096)
+    assert mid_cycle.progress == run.progress()
+    assert first.stall == timedelta(seconds=first.cost.stall_seconds) > timedelta(0)
+    assert first.took > timedelta(0)
+    cost = opened(LocalStorage(tmp_path), names[0]).manifest.cost
+    assert isinstance(cost, Cost)
+    assert cost.copied_bytes == first.cost.copied_bytes
+    assert cost.in_place_bytes == first.cost.in_place_bytes
+    assert cost.streamed_bytes == first.cost.streamed_bytes == first.size_bytes
+    assert 0 < cost.digest_seconds < first.took.total_seconds()
+    assert manager.totals.saves == 3
+    assert str(manager.totals).startswith("3 saves of ")
+    assert 0 < manager.totals.longest_stall_seconds < manager.totals.stall_seconds
 
 
 def test_what_is_fenced_is_not_read_in_place(saved):
@@ -182,31 +169,6 @@ def test_what_is_fenced_is_not_read_in_place(saved):
     assert cost.fence_seconds <= cost.stall_seconds
 
 
-def test_the_manifest_carries_the_same_figures(saved, tmp_path):
-    manager, run, reports = saved
-    list(run.train_until(4))
-    name = manager.save(run).result()
-    manager.wait()
-    cost = opened(tmp_path, name).manifest.cost
-    assert isinstance(cost, Cost)
-    assert cost.copied_bytes == reports[0].cost.copied_bytes
-    assert cost.in_place_bytes == reports[0].cost.in_place_bytes
-    assert cost.streamed_bytes == reports[0].cost.streamed_bytes == reports[0].size_bytes
-    assert 0 < cost.digest_seconds < reports[0].took.total_seconds()
-
-
-def test_the_totals_say_it_in_a_line(saved):
-    manager, run, _ = saved
-    assert str(manager.totals) == "no save"
-    for batches in (4, 8):
-        list(run.train_until(batches))
-        manager.save(run)
-    manager.wait()
-    assert manager.totals.saves == 2
-    assert str(manager.totals).startswith("2 saves of ")
-    assert 0 < manager.totals.longest_stall_seconds < manager.totals.stall_seconds
-
-
 def test_totals_add_up():
     totals = SaveTotals()
     progress = NumpyRun().progress()
@@ -217,8 +179,5 @@ def test_totals_add_up():
         "2 saves of 2.0 MiB took 2.00 s each and kept training waiting for 375.0 ms each (at most 500.0 ms), "
         "with 8 MiB of buffers"
     )
-
-
-def test_clock_that_goes_backwards_makes_no_cost_that_cannot_be_stored():
-    assert SaveCost(stall_seconds=-3.5, copied_bytes=7).as_numbers()["stall_seconds"] == 0
-    assert SaveCost(stall_seconds=-3.5, copied_bytes=7).as_numbers()["copied_bytes"] == 7
+    backwards = SaveCost(stall_seconds=-3.5, copied_bytes=7).as_numbers()  # by a clock; it could not be stored
+    assert (backwards["stall_seconds"], backwards["copied_bytes"]) == (0, 7)

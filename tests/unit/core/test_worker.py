@@ -110,38 +110,33 @@ def test_function_that_raises_has_ended(monkeypatch):
     assert said[0].exc_type is ZeroDivisionError
 
 
-def test_no_more_threads_is_said_and_the_function_may_be_taken_back(monkeypatch):
-    def start(thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    one = Worker(Work(), "test")
-    with pytest.raises(NoThreadError, match="can't start"):
-        one.start()
-    assert one.take_back()
-
-
-@pytest.mark.parametrize("error", [ResumeError("of a signal handler"), RuntimeError("of a signal handler")], ids=repr)
-def test_error_of_a_signal_handler_is_not_taken_for_a_missing_thread(monkeypatch, error):
+def starts_with(monkeypatch, error):
     def start(thread):
         raise error
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(RuntimeError, match="of a signal handler") as raised:
-        Worker(Work(), "test").start()
-    assert raised.value is error
+    return Worker(Work(), "test")
 
 
-def test_no_more_threads_within_a_handler_of_ctrl_c_is_not_taken_for_it(monkeypatch):
-    def start(thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
+def test_no_more_threads_is_said_and_the_function_may_be_taken_back(monkeypatch):
+    """Within a handler of Ctrl-C, it is not taken for that."""
+    one = starts_with(monkeypatch, RuntimeError("can't start new thread"))
+    with pytest.raises(NoThreadError, match="can't start"):
+        one.start()
+    assert one.take_back()
     try:
         raise KeyboardInterrupt
     except KeyboardInterrupt:
-        with pytest.raises(RuntimeError, match="can't start"):
-            Worker(Work(), "test").start()
+        with pytest.raises(NoThreadError, match="can't start"):
+            one.start()
+
+
+@pytest.mark.parametrize("kind", [ResumeError, RuntimeError])
+def test_error_of_a_signal_handler_is_not_taken_for_a_missing_thread(monkeypatch, kind):
+    error = kind("of a signal handler")
+    with pytest.raises(RuntimeError, match="of a signal handler") as raised:
+        starts_with(monkeypatch, error).start()
+    assert raised.value is error
 
 
 def test_thread_of_the_process_that_forked_is_lost():
@@ -152,9 +147,8 @@ def test_thread_of_the_process_that_forked_is_lost():
     waiting = Worker(Work(), "test")
     child = os.fork()
     if not child:
-        others = [
-            Worker(lambda: go.wait(LONG_SECONDS), "other") for _ in range(3)
-        ]  # one may get the id of the lost one
+        # One of these may get the id of the lost one.
+        others = [Worker(lambda: go.wait(LONG_SECONDS), "other") for _ in range(3)]
         for one in others:
             one.start()
         os._exit(0 if running.is_lost and waiting.is_lost and not any(one.is_lost for one in others) else 1)
@@ -231,7 +225,15 @@ def test_what_a_worker_starts_gives_way_with_it(asks):
     assert inner.now() == low
 
 
-def test_thread_that_may_not_rise_again_does_not_go_so_low(asks, monkeypatch):
+@pytest.fixture
+def priorities(monkeypatch):
+    """Puts a function in the place of one of `os` that reads or sets priorities."""
+    yield lambda name, function: (monkeypatch.setattr(worker.os, name, function), worker._lowest.cache_clear())
+    monkeypatch.undo()
+    worker._lowest.cache_clear()
+
+
+def test_thread_that_may_not_rise_again_does_not_go_so_low(asks, priorities):
     """As in a container without CAP_SYS_NICE, where what a preemption waits for would get nothing of a busy core."""
     set_priority = os.setpriority
 
@@ -240,17 +242,12 @@ def test_thread_that_may_not_rise_again_does_not_go_so_low(asks, monkeypatch):
             raise PermissionError(13, "Permission denied")
         set_priority(which, who, value)
 
-    monkeypatch.setattr(worker.os, "setpriority", refusing)
-    worker._lowest.cache_clear()
-    try:
-        one, low = asks(), max(10, priority() + 1)  # one lower is where it was tried
+    priorities("setpriority", refusing)
+    one, low = asks(), max(10, priority() + 1)  # one lower is where it was tried
+    assert one.now() == low
+    with worker.awaited():
         assert one.now() == low
-        with worker.awaited():
-            assert one.now() == low
-            assert asks().now() == priority()  # it was never lower
-    finally:
-        monkeypatch.undo()
-        worker._lowest.cache_clear()
+        assert asks().now() == priority()  # it was never lower
 
 
 def test_threads_of_a_parent_process_are_left_alone(asks, monkeypatch):
@@ -290,21 +287,16 @@ def test_process_that_is_forked_while_a_thread_waits_does_not_wait():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_function_runs_where_priorities_cannot_be_read(monkeypatch):
+def test_function_runs_where_priorities_cannot_be_read(priorities):
     """A sandbox may refuse it, and then a thread that waits would fail, too."""
 
     def refused(which, who):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(worker.os, "getpriority", refused)
-    worker._lowest.cache_clear()
-    try:
-        work = Work()
-        with worker.awaited():
-            one = Worker(work, "test", gives_way=True)
-            one.start()
-            assert joined(one)
-        assert work.ended.is_set()
-    finally:
-        monkeypatch.undo()
-        worker._lowest.cache_clear()
+    priorities("getpriority", refused)
+    work = Work()
+    with worker.awaited():
+        one = Worker(work, "test", gives_way=True)
+        one.start()
+        assert joined(one)
+    assert work.ended.is_set()
