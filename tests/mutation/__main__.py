@@ -35,7 +35,7 @@ CONFIGURATION = REPOSITORY / "tests/mutation/coveragerc"
 SUITES = {"default": "not extended and not radosgw and not rclone and not browser", "full": "full"}
 IMPORTED = ("mindspore.dataset", "mindspore.train", "pytest", "botocore.session")  # nothing of ckptkit, no plugin
 OPTIONS = ("-n", "0", "-x", "-q", "-m", "", "-p", "no:cacheprovider", "--tb=no")
-PASSES = "tests/unit/core/test_accumulation_plan.py"  # where nothing is changed
+PASSES = "tests/unit/core/test_accumulation.py"  # where nothing is changed
 STARTING_SECONDS = 60.0  # of pytest, MindSpore and a server, on a busy machine
 SLOWER = 5.0  # a test that takes as many times longer than it did hangs
 
