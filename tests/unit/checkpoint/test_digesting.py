@@ -27,43 +27,24 @@ def leaves_of(*sizes, lifetime="micro"):
     return [leaf_of(f"leaf{n}", one, role="weights", lifetime=lifetime) for n, one in enumerate(arrays)]
 
 
-def file_of(leaves):
-    """The shard of ``leaves`` and its bytes."""
-    (shard,) = plan_shards([leaf.spec for leaf in leaves])
-    arrays = {leaf.name: leaf.array for leaf in leaves}
-    return shard, shard.header + b"".join(arrays[leaf.name].tobytes() for leaf in shard.leaves)
-
-
-@pytest.mark.parametrize("asked", [1, 7, 4096, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 8 << 20])
-@pytest.mark.parametrize("sizes", [(0,), (1, 0, 5), (4096, 4097, 3), (0, 0, 1, 0)])
-def test_small_leaves_in_any_pieces(asked, sizes):
-    check(leaves_of(*sizes), asked)
-
-
-@pytest.mark.parametrize("asked", [4096, PIECE_BYTES - 1, PIECE_BYTES + 1, 4 << 20, 64 << 20])
-def test_large_leaves_in_any_pieces(asked):
-    check(leaves_of((9 << 20) + 3, 1, PIECE_BYTES, 3 * PIECE_BYTES + 1), asked)
-
-
-def check(leaves, asked):
-    shard, file = file_of(leaves)
-    digests = LeafDigests(shard)
-    stream = DigestingStream(io.BytesIO(file), leaves=digests)
-    given = bytearray()
-    buffer = bytearray(asked)
-    while count := stream.readinto(memoryview(buffer)):
-        given += buffer[:count]
-        assert count == asked or len(given) == len(file)
-    assert given == file
-    assert stream.digest() == digest_of(file)
-    assert digests.found == {leaf.name: digest_of(leaf.array.tobytes()) for leaf in leaves}
-    assert stream.readinto(memoryview(buffer)) == 0
-
-
-def test_short_read_leaves_buffer_rest_unchanged():
-    buffer = bytearray(b"." * 8)
-    assert DigestingStream(io.BytesIO(b"12345")).readinto(memoryview(buffer)) == 5
-    assert buffer == b"12345..."
+def test_leaves_in_any_pieces():
+    large = ((9 << 20) + 3, 1, PIECE_BYTES, 3 * PIECE_BYTES + 1)
+    rows = [(sizes, asked) for sizes in ((0,), (1, 0, 5), (4096, 4097, 3), (0, 0, 1, 0)) for asked in (1, 7, 4096)]
+    for sizes, asked in (*rows, *((large, asked) for asked in (4096, PIECE_BYTES - 1, PIECE_BYTES + 1, 64 << 20))):
+        leaves = leaves_of(*sizes)
+        (shard,) = plan_shards([leaf.spec for leaf in leaves])
+        arrays = {leaf.name: leaf.array for leaf in leaves}
+        file = shard.header + b"".join(arrays[leaf.name].tobytes() for leaf in shard.leaves)
+        digests = LeafDigests(shard)
+        stream = DigestingStream(io.BytesIO(file), leaves=digests)
+        given, buffer = bytearray(), bytearray(asked)
+        while count := stream.readinto(memoryview(buffer)):
+            given += buffer[:count]
+            assert count == asked or len(given) == len(file)
+        assert given == file, (sizes, asked)
+        assert stream.digest() == digest_of(file)
+        assert digests.found == {leaf.name: digest_of(leaf.array.tobytes()) for leaf in leaves}
+        assert stream.readinto(memoryview(buffer)) == 0
 
 
 def test_exhausted_stream_cannot_be_written_again(tmp_path):
@@ -96,15 +77,18 @@ def test_frozen_leaf_changed_while_written_is_demoted(tmp_path):
     assert not frozen.settled
 
 
-@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1])
-def test_exhausting_takes_memory_of_its_size(size):
+def test_exhausting_takes_memory_of_its_size():
     """Beside each save, for as many saves as there are: pieces of 4 MiB left holes of that size in the memory."""
-    data, asked = np.arange(size, dtype=np.uint8).tobytes(), []
 
     class Asked(io.BytesIO):
         def readinto(self, buffer):
             asked.append(len(buffer))
             return super().readinto(buffer)
 
-    assert DigestingStream(Asked(data)).exhaust(size) == digest_of(data)
-    assert max(asked) <= min(size + 1, PIECE_BYTES)
+    for size in (0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1):
+        data, asked = np.arange(size, dtype=np.uint8).tobytes(), []
+        assert DigestingStream(Asked(data)).exhaust(size) == digest_of(data)
+        assert max(asked) <= min(size + 1, PIECE_BYTES)
+    buffer = bytearray(b"." * 8)
+    assert DigestingStream(io.BytesIO(b"12345")).readinto(memoryview(buffer)) == 5
+    assert buffer == b"12345..."  # the rest is unchanged

@@ -50,21 +50,23 @@ def collect(storage: DictStorage, ranks: int, meanwhile: list[Callable[[], None]
     return receipts.collect(NAME, written(storage, 0), lambda: None)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "late", "prefix"),
-    [(4, [3], "00003-"), (1300, [1203, 1299], "012"), (1300, [7, 1299], "0"), (12, [10, 11], "0001")],
-)
-def test_rank_0_asks_only_for_missing_parts(ranks, late, prefix):
-    storage = Asked()
-    for rank in set(range(1, ranks)) - set(late):
-        post(storage, NAME, written(storage, rank))
-
-    def arrive() -> None:
-        for rank in late:
+def test_rank_0_asks_only_for_missing_parts():
+    for ranks, late, prefix in [
+        (4, [3], "00003-"),
+        (1300, [1203, 1299], "012"),
+        (1300, [7, 1299], "0"),
+        (12, [10, 11], "0001"),
+    ]:
+        storage = Asked()
+        for rank in set(range(1, ranks)) - set(late):
             post(storage, NAME, written(storage, rank))
 
-    assert [one.rank for one in collect(storage, ranks, [arrive])] == [*range(ranks)]
-    assert storage.prefixes[-1] == prefix
+        def arrive(storage=storage, late=late) -> None:
+            for rank in late:
+                post(storage, NAME, written(storage, rank))
+
+        assert [one.rank for one in collect(storage, ranks, [arrive])] == [*range(ranks)]
+        assert storage.prefixes[-1] == prefix
 
 
 def test_failed_part_is_noticed_when_asked_alone():
@@ -118,25 +120,16 @@ def test_patience_ends_though_other_parts_are_there():
     assert now[0] <= 2 * PATIENCE.total_seconds()
 
 
-@pytest.mark.parametrize("number", [0, 2], ids=["earlier", "later"])
-def test_failure_of_another_save_fails_nothing(number):
-    storage = DictStorage()
-    post_failure(storage, NAME, 1, number)
-    assert len(collect(storage, 2, [lambda: post(storage, NAME, written(storage, 1))])) == 2
-
-
-def test_receipt_of_another_save_is_no_part():
-    storage = DictStorage()
-    post(storage, NAME, replace(written(storage, 1), save_number=2))
-    found = collect(storage, 2, [lambda: post(storage, NAME, written(storage, 1))])
-    assert [one.save_number for one in found] == [1, 1]
-
-
-def test_giving_up_another_save_ends_no_wait():
-    storage = DictStorage()
-    receipts = Receipts(storage, 2, PATIENCE, pause=lambda _: post(storage, NAME, written(storage, 1)))
-    receipts.give_up(2, "rank 1 died")
-    assert len(receipts.collect(NAME, written(storage, 0), lambda: None)) == 2
+def test_word_of_another_save_is_none_of_this_one():
+    """Neither its failure, nor its receipt, nor that it is given up."""
+    for number in (0, 2):
+        storage = DictStorage()
+        post_failure(storage, NAME, 1, number)
+        post(storage, NAME, replace(written(storage, 1), save_number=number))
+        receipts = Receipts(storage, 2, PATIENCE, pause=lambda _: post(storage, NAME, written(storage, 1)))  # noqa: B023
+        receipts.give_up(number, "rank 1 died")
+        collected = receipts.collect(NAME, written(storage, 0), lambda: None)
+        assert [one.save_number for one in collected] == [1, 1]
 
 
 def test_word_of_another_save_wakes_once():
@@ -165,18 +158,19 @@ def test_first_reason_to_give_up_is_told():
         receipts.collect(NAME, written(DictStorage(), 0), lambda: None)
 
 
-@pytest.mark.parametrize(("patience", "waited"), [(60, 10), (4, 4)], ids=["shortened", "never lengthened"])
-def test_hurry_waits_ten_seconds_at_most(patience, waited):
-    now = [0.0]
-
-    def pause(_: float) -> None:
-        now[0] += 1
-
-    receipts = Receipts(DictStorage(), 2, timedelta(seconds=patience), monotonic=lambda: now[0], pause=pause)
-    receipts.hurry()
-    with pytest.raises(SaveFailedError, match="rank 1 of 2 did not write"):
-        receipts.collect(NAME, written(DictStorage(), 0), lambda: None)
-    assert now[0] == waited
+def test_hurry_waits_ten_seconds_at_most():
+    """It never lengthens the patience."""
+    for patience, waited in ((60, 10), (4, 4)):
+        now = [0.0]
+        receipts = Receipts(
+            *(DictStorage(), 2, timedelta(seconds=patience)),
+            monotonic=lambda now=now: now[0],
+            pause=lambda _, now=now: now.append(now.pop() + 1),
+        )
+        receipts.hurry()
+        with pytest.raises(SaveFailedError, match="rank 1 of 2 did not write"):
+            receipts.collect(NAME, written(DictStorage(), 0), lambda: None)
+        assert now == [waited]
 
 
 def test_takeover_ends_a_long_wait():
@@ -191,17 +185,16 @@ def test_takeover_ends_a_long_wait():
     assert sum(waits) < PATIENCE.total_seconds() / 2
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("lost", ["a shard", "the document"])
-def test_part_that_lies_elsewhere_fails_the_save(rank, lost):
-    storage = DictStorage()
-    for other in (1, 2):
-        post(storage, NAME, written(storage, other))
-    own = written(storage, 0)
-    there = NAME.rank_key(rank) if lost == "the document" else f"{NAME.rank_folder(rank)}/state-000.safetensors"
-    del storage.files[there]
-    with pytest.raises(SaveFailedError, match=f"rank {rank} wrote 3 bytes of shards and a document of 2 bytes"):
-        Receipts(storage, 3, PATIENCE).collect(NAME, own, lambda: None)
+def test_part_that_lies_elsewhere_fails_the_save():
+    for rank in (0, 2):
+        for lost in (NAME.rank_key(rank), f"{NAME.rank_folder(rank)}/state-000.safetensors"):
+            storage = DictStorage()
+            for other in (1, 2):
+                post(storage, NAME, written(storage, other))
+            own = written(storage, 0)
+            del storage.files[lost]
+            with pytest.raises(SaveFailedError, match=f"rank {rank} wrote 3 bytes of shards and a document of 2 bytes"):
+                Receipts(storage, 3, PATIENCE).collect(NAME, own, lambda: None)
 
 
 def test_certificate_of_a_removed_checkpoint_leaves_nothing():

@@ -62,60 +62,47 @@ def test_fold_keeps_sums_and_sets_divisors(case):
     """The divisor of each new rank is its micro-step."""
     ranks, onto, sums = case
     new = [folded(ranks[rank % len(ranks)], onto, rank) for rank in range(onto)]
-    found = np.sum([np.float64(one.tensors["accum.a"]) for one in new], axis=0)
-    np.testing.assert_allclose(found, np.full((3, 2), sum(sums)), rtol=1e-5, atol=1e-2)
+    total = np.sum([np.float64(one.tensors["accum.a"]) for one in new], axis=0)
+    np.testing.assert_allclose(total, np.full((3, 2), sum(sums)), rtol=1e-5, atol=1e-2)
     for rank, one in enumerate(new):
         assert float(one.tensors["accum.divisor"]) == one.progress.micro_step
         assert one.tensors["w"].tolist() == [rank % len(ranks)] * 2
         for name in SHAPES:
             np.testing.assert_array_equal(one.peek(name), one.tensors[name])
-    again = [replace(one, rank=rank, world_size=onto, of_rank=lambda old: again[old]) for rank, one in enumerate(new)]
-    if len(ranks) <= onto and onto % len(ranks) == 0:  # every old rank comes back as it was
-        for rank in range(len(ranks)):
-            back = folded(again[rank % onto], len(ranks), rank)
-            np.testing.assert_allclose(back.tensors["accum.a"], ranks[rank].tensors["accum.a"], rtol=1e-5)
-            assert back.progress == ranks[rank].progress
 
 
 def test_sum_follows_rank_order():
     # In float32 1e8 + 1 is 1e8: another order would give 1.
-    (new,) = [folded(world([1, 1e8, -1e8], 2, 1)[0], 1, 0)]
-    assert new.tensors["accum.a"][0, 0] == 0
+    assert folded(world([1, 1e8, -1e8], 2, 1)[0], 1, 0).tensors["accum.a"][0, 0] == 0
 
 
-@pytest.mark.parametrize("foreign", [{}, {"accum.count": TensorInfo("I32", (), "accumulators")}])
-def test_at_a_boundary_there_is_nothing_to_sum(foreign):
+def test_at_a_boundary_there_is_nothing_to_sum():
     """A foreign cell's accumulators are stored there, too, and are cleared."""
     (one, _) = world([1, 2], 2, 1)
-    plain = replace(one, progress=progress(2, 0), entries={"w": one.entries["w"], **foreign})
-    new = folded(plain, 1, 0)
-    assert new.source is plain.source
-    assert new.progress.accumulation_steps == 4
+    for foreign in ({}, {"accum.count": TensorInfo("I32", (), "accumulators")}):
+        plain = replace(one, progress=progress(2, 0), entries={"w": one.entries["w"], **foreign})
+        new = folded(plain, 1, 0)
+        assert new.source is plain.source
+        assert new.progress.accumulation_steps == 4
 
 
-@pytest.mark.parametrize("changed", [{"dtype": "F64"}, {"placement": "sharded"}, {"placement": "replicated"}])
-def test_fold_refuses_values_that_are_no_sums(changed):
-    one = world([1, 2], 2, 1)[0]
-    entries = {**one.entries, "accum.a": replace(one.entries["accum.a"], **changed)}
-    with pytest.raises(
-        StateMismatchError,
-        match=r"\['accum.a'\] of x cannot be redistributed: they are not float32, or not per-rank sums",
-    ):
-        folded(replace(one, entries=entries), 1, 0)
+def test_what_cannot_be_summed_is_refused():
+    for changed in ({"dtype": "F64"}, {"placement": "sharded"}, {"placement": "replicated"}):
+        one = world([1, 2], 2, 1)[0]
+        entries = {**one.entries, "accum.a": replace(one.entries["accum.a"], **changed)}
+        with pytest.raises(
+            StateMismatchError, match=r"\['accum.a'\] of x cannot be redistributed: .* not per-rank sums"
+        ):
+            folded(replace(one, entries=entries), 1, 0)
+    only = {"accum.a": TensorInfo("F32", (3, 2), "accumulators")}
+    for changed in ({"progress": progress(4, 2)}, {"entries": only}):
+        ranks = world([1, 2], 2, 1)
+        ranks[1] = replace(ranks[1], **changed)
+        with pytest.raises(CorruptCheckpointError, match="rank 1 and rank 0 hold different accumulators"):
+            folded(ranks[0], 1, 0)
 
 
-@pytest.mark.parametrize(
-    "changed", [{"progress": progress(4, 2)}, {"entries": {"accum.a": TensorInfo("F32", (3, 2), "accumulators")}}]
-)
-def test_ranks_that_differ_are_no_checkpoint(changed):
-    ranks = world([1, 2], 2, 1)
-    ranks[1] = replace(ranks[1], **changed)
-    with pytest.raises(CorruptCheckpointError, match="rank 1 and rank 0 hold different accumulators"):
-        folded(ranks[0], 1, 0)
-
-
-@pytest.mark.parametrize("verb", [lambda one: one.tensors, lambda one: one.prove(SHAPES)], ids=["read", "prove"])
-def test_failure_of_one_rank_fails_fold(verb):
+def test_failure_of_one_rank_fails_fold():
     class Broken(MemorySource):
         def read_into(self, sink):
             raise OSError("gone")
@@ -124,5 +111,6 @@ def test_failure_of_one_rank_fails_fold(verb):
 
     ranks = world([1, 2], 2, 1)
     ranks[1] = replace(ranks[1], source=Broken({}))
-    with pytest.raises(OSError, match="gone"):
-        verb(folded(ranks[0], 1, 0))
+    for verb in (lambda one: one.tensors, lambda one: one.prove(SHAPES)):
+        with pytest.raises(OSError, match="gone"):
+            verb(folded(ranks[0], 1, 0))

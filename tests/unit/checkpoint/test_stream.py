@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.corrupt import corrupt
 from support.process import python
+from support.refusals import unrefused
 from support.runs.grown import opened
 
 from ckptkit.checkpoint.read import load, verify
@@ -47,90 +48,72 @@ def reads(storage):
     return [call.keys[0].rpartition("/")[2] for call in storage.calls if call.operation == "read_into"]
 
 
-def buffers(names):
-    return {name: bytearray(b"." * SIZES[name]) for name in names}
+class Lazy(Buffers):
+    """Gives memory when it is asked for and takes it back when it is filled."""
+
+    def __init__(self, names):
+        super().__init__(dict.fromkeys(names))
+        self.lent = {}
+        self.most_bytes = 0
+        self.filled = {}
+
+    def ready(self, name):
+        return None
+
+    def buffer(self, name):
+        self.lent[name] = bytearray(SIZES[name])
+        self.most_bytes = max(self.most_bytes, sum(map(len, self.lent.values())))
+        return memoryview(self.lent[name])
+
+    def done(self, name):
+        self.filled[name] = bytes(self.lent.pop(name))
 
 
 @pytest.mark.parametrize("window_bytes", [7, 1000, 2 << 20])
-@pytest.mark.parametrize("names", ["abcdef", "d", "bc", "ace", "f"])
-def test_what_is_wanted_arrives_whatever_the_windows(checkpoint, names, window_bytes, monkeypatch):
+def test_what_is_wanted_arrives_whatever_the_windows(checkpoint, window_bytes, monkeypatch):
+    """And memory is asked for when it is needed: of one file, which may have to be read once more."""
     monkeypatch.setattr(LocalStorage, "window_bytes", window_bytes)
     contents, storage = loaded(checkpoint)
-    found = buffers(names)
-    done = []
-    sink = Buffers({name: memoryview(one) for name, one in found.items()})
-    sink.done = done.append
-    contents.read_into(sink)
-    assert {name: bytes(one) for name, one in found.items()} == {name: ARRAYS[name].tobytes() for name in names}
-    assert sorted(done) == sorted(names)
-    assert set(reads(storage)) <= {"optimizer-000.safetensors"}  # no other file holds one of them
+    for names in ("abcdef", "d", "bc", "ace", "f"):
+        memory = Lazy(names)
+        contents.read_into(memory)
+        assert memory.filled == {name: ARRAYS[name].tobytes() for name in names}
+        assert (memory.lent, memory.most_bytes) == ({}, sum(SIZES[name] for name in names))
+    assert set(reads(storage)) == {"optimizer-000.safetensors"}  # no other file holds one of them
 
 
 def test_every_byte_is_read_once_and_told(checkpoint):
     told = []
     contents, storage = loaded(checkpoint, report=told.append)
     assert reads(storage) == []  # a NumpyRun has no tensors of the role state
+    assert contents.peek("e").tobytes() == ARRAYS["e"].tobytes()
+    assert told == [SIZES["e"]]  # one tensor only
+    assert len(reads(storage)) == 1
     assert {name: contents.tensors[name].tobytes() for name in ARRAYS} == {n: a.tobytes() for n, a in ARRAYS.items()}
     root, name = checkpoint
-    assert sum(told) == opened(LocalStorage(root), name).size_bytes
+    assert sum(told[1:]) == opened(LocalStorage(root), name).size_bytes
     before = len(told)
     assert contents.tensors is contents.tensors
     assert len(told) == before
 
 
-class Lazy:
-    """Gives memory when it is asked for and takes it back when it is filled."""
-
-    names = SIZES.keys()
-
-    def __init__(self):
-        self.open = {}
-        self.most_bytes = 0
-        self.found = {}
-
-    def ready(self, name):
-        return None
-
-    def buffer(self, name):
-        self.open[name] = bytearray(SIZES[name])
-        self.most_bytes = max(self.most_bytes, sum(map(len, self.open.values())))
-        return memoryview(self.open[name])
-
-    def done(self, name):
-        self.found[name] = bytes(self.open.pop(name))
-
-
-def test_memory_is_asked_for_when_it_is_needed(checkpoint, monkeypatch):
-    monkeypatch.setattr(LocalStorage, "window_bytes", 512)
-    contents, _ = loaded(checkpoint)
-    lazy = Lazy()
-    contents.read_into(lazy)
-    assert lazy.found == {name: array.tobytes() for name, array in ARRAYS.items()}
-    assert lazy.open == {}
-    assert lazy.most_bytes == sum(SIZES.values())  # of one file: it may have to be read once more
-
-
-@pytest.mark.parametrize("position", [0, 7, 8, 100, -1])
-def test_altered_byte_anywhere_is_found(checkpoint, position):
+def test_altered_byte_anywhere_is_found(checkpoint):
     root, name = checkpoint
-    corrupt(root / "checkpoints" / name / "rank-00000" / "optimizer-000.safetensors", at=position)
-    contents, _ = loaded(checkpoint)
-    for names in ("a", "abcdef"):
-        with pytest.raises(CorruptCheckpointError, match="optimizer-000"):
-            contents.read_into(Buffers({one: memoryview(bytearray(SIZES[one])) for one in names}))
-    with pytest.raises(CorruptCheckpointError, match="optimizer-000"):
-        contents.prove(["a"])
-    with pytest.raises(CorruptCheckpointError, match="optimizer-000"):
-        verify(LocalStorage(root), opened(LocalStorage(root), name))
-    contents.prove(["weights"])  # lies in another file
-
-
-def test_a_peek_reads_one_tensor_only(checkpoint):
-    told = []
-    contents, storage = loaded(checkpoint, report=told.append)
-    assert contents.peek("e").tobytes() == ARRAYS["e"].tobytes()
-    assert told == [SIZES["e"]]
-    assert len(reads(storage)) == 1
+    path = root / "checkpoints" / name / "rank-00000" / "optimizer-000.safetensors"
+    verbs = [
+        lambda contents, _: contents.read_into(Lazy("a")),
+        lambda contents, _: contents.read_into(Lazy("abcdef")),
+        lambda contents, _: contents.prove(["a"]),
+        lambda _, storage: verify(storage, opened(storage, name)),
+    ]
+    for position in (0, 7, 8, 100, -1):
+        corrupt(path, at=position)
+        contents, storage = loaded(checkpoint)
+        for verb in verbs:
+            with pytest.raises(CorruptCheckpointError, match="optimizer-000"):
+                verb(contents, storage)
+        contents.prove(["weights"])  # lies in another file
+        corrupt(path, at=position)
 
 
 @pytest.mark.parametrize("change", ["cut", "gone", "removed"])
@@ -144,19 +127,19 @@ def test_file_changed_after_size_check_is_error(checkpoint, change):
         path.unlink()
     if change == "removed":
         (root / "checkpoints" / name / "COMMIT").unlink()
-    expected = CheckpointNotFoundError if change == "removed" else CorruptCheckpointError
-    with pytest.raises(expected):
-        contents.read_into(Buffers({name: memoryview(one) for name, one in buffers("abcdef").items()}))
+    with pytest.raises(CheckpointNotFoundError if change == "removed" else CorruptCheckpointError):
+        contents.read_into(Lazy("abcdef"))
 
 
 def test_targets_that_do_not_fit_are_refused(checkpoint):
     contents, _ = loaded(checkpoint)
-    with pytest.raises(ValueError, match=r"does not hold the tensors \['x'\]"):
-        contents.read_into(Buffers({"x": memoryview(bytearray(3))}))
-    with pytest.raises(ValueError, match="e has 4096 bytes"):
-        contents.read_into(Buffers({"e": memoryview(bytearray(3))}))
-    with pytest.raises(ValueError, match="e has 4096 bytes"):
-        contents.read_into(Buffers({"e": np.zeros(4096, np.int32).data}))
+    rows = [
+        ({"x": memoryview(bytearray(3))}, r"does not hold the tensors \['x'\]"),
+        ({"e": memoryview(bytearray(3))}, "e has 4096 bytes"),
+        ({"e": np.zeros(4096, np.int32).data}, "e has 4096 bytes"),
+        ({"e": np.zeros((2, 2048), np.uint8).data}, "e has 4096 bytes"),
+    ]
+    assert unrefused(ValueError, lambda memory: contents.read_into(Buffers(memory)), rows) == {}
 
 
 MEMORY = """
@@ -204,12 +187,8 @@ else:
 """
 
 
-def in_a_process(root, what):
-    return python("-c", MEMORY, root, what).stdout
-
-
 def test_restore_needs_few_windows_of_memory(root):
-    in_a_process(root, "save")
+    python("-c", MEMORY, root, "save")
     state_kib = 12 * 8 << 10
-    assert int(in_a_process(root, "read_into")) < 4 * (local.WINDOW_BYTES >> 10)
-    assert int(in_a_process(root, "tensors")) > 0.9 * state_kib  # the counterpart: it would have been seen
+    assert int(python("-c", MEMORY, root, "read_into").stdout) < 4 * (local.WINDOW_BYTES >> 10)
+    assert int(python("-c", MEMORY, root, "tensors").stdout) > 0.9 * state_kib  # it would have been seen
