@@ -1,4 +1,6 @@
-"""What the tests of long runs build on keeps the contract, too."""
+"""What the tests of long runs build on keeps the contract, which notices storages that do not."""
+
+from __future__ import annotations
 
 import pytest
 from support.runs.dict_storage import DictStorage
@@ -7,11 +9,7 @@ from ckptkit.errors import StorageError
 from ckptkit.testing.contract import StorageContract
 
 
-class TestDictStorage(StorageContract):
-    @pytest.fixture
-    def storage(self):
-        return DictStorage()
-
+class Contract(StorageContract):
     def raw_get(self, storage, key):
         return storage.files.get(key)
 
@@ -68,5 +66,6 @@ class Caching(DictStorage):
     ],
 )
 def test_contract_notices_bad_storage(bad, test, arguments):
+    getattr(Contract(), test)(DictStorage(), **arguments)
     with pytest.raises((AssertionError, StorageError)):
-        getattr(TestDictStorage(), test)(bad(), **arguments)
+        getattr(Contract(), test)(bad(), **arguments)

@@ -25,14 +25,11 @@ def test_code_is_the_main_module(way, tmp_path, monkeypatch):
     assert done.stderr == f"é {tmp_path} \n"
 
 
-def test_script_and_module_are_run(tmp_path):
+def test_script_and_module_are_run_each_in_a_process_of_its_own(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(sys.argv[1:], __file__)")
     assert forked(script, "x").stdout == f"['x'] {script}\n"
     assert "usage" in forked("-m", "json.tool", "--help").stdout
-
-
-def test_each_process_is_its_own():
     changes = "import sys; print(sys.modules.setdefault('changed', 0)); sys.modules['changed'] = 1"
     assert [forked("-c", changes).stdout for _ in range(2)] == ["0\n", "0\n"]
 
@@ -51,21 +48,14 @@ def test_process_elsewhere_has_other_hashes_and_addresses(tmp_path):
     assert same[1] != elsewhere[1]
 
 
-@pytest.mark.parametrize(
-    ("code", "expect", "said"),
-    [
+def test_it_ends_as_an_interpreter_does():
+    for code, expect, said in [
         ("raise KeyError('gone')", 1, "KeyError: 'gone'"),
         ("import atexit, os; atexit.register(os.write, 2, b'at the end'); 1 / 0", 1, "at the end"),
         ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
-    ],
-    ids=["error", "at exit", "killed"],
-)
-def test_it_ends_as_an_interpreter_does(code, expect, said):
-    done = forked("-c", code, expect=expect)
-    assert said in done.stderr
-    assert "warm_server" not in done.stderr
-
-
-def test_another_end_than_expected_is_an_error():
+    ]:
+        done = forked("-c", code, expect=expect)
+        assert said in done.stderr
+        assert "warm_server" not in done.stderr
     with pytest.raises(AssertionError, match=r"(?s)exit code 1\n.*NameError"):
         forked("-c", "print('heard'); unknown")
