@@ -15,48 +15,16 @@ from ckptkit import data, errors, nn
 PACKAGE = Path(ckptkit.__file__).parent
 
 PUBLIC = [
-    "AccumulationPlan",
-    "AccumulationTrainCell",
-    "BoostCycle",
-    "Box",
-    "CheckpointCallback",
-    "CheckpointManager",
-    "CheckpointNotFoundError",
-    "CkptKitError",
-    "CorruptCheckpointError",
-    "CycleAdapter",
-    "FormatVersionError",
-    "KeepBest",
-    "KeepCertified",
-    "KeepEvery",
-    "KeepLatest",
-    "Mirror",
-    "Preempted",
-    "Preemption",
-    "Ranks",
-    "ResumeError",
-    "ResumePoint",
-    "SaveEvery",
-    "SaveFailedError",
-    "SaveHandle",
-    "SaveReport",
-    "Saving",
-    "StaleAttemptError",
-    "StateManager",
-    "StateMismatchError",
-    "StorageError",
-    "System",
-    "Training",
-    "UnusableCheckpointError",
-    "attributes",
-    "data",
-    "nearest_plans",
-    "nn",
-    "plan_accumulation",
+    *("AccumulationPlan", "AccumulationTrainCell", "BoostCycle", "Box", "CheckpointCallback", "CheckpointManager"),
+    *("CheckpointNotFoundError", "CkptKitError", "CorruptCheckpointError", "CycleAdapter", "FormatVersionError"),
+    *("KeepBest", "KeepCertified", "KeepEvery", "KeepLatest", "Mirror", "Preempted", "Preemption", "Ranks"),
+    *("ResumeError", "ResumePoint", "SaveEvery", "SaveFailedError", "SaveHandle", "SaveReport", "Saving"),
+    *("StaleAttemptError", "StateManager", "StateMismatchError", "StorageError", "System", "Training"),
+    *("UnusableCheckpointError", "attributes", "data", "nearest_plans", "nn", "plan_accumulation"),
     "scale_learning_rate",
 ]
-
 NAMES = [name for name in PUBLIC if name in ckptkit._HOME]  # without the modules, which have names of their own
+LIGHT = [name for name in NAMES if "mindspore" not in ckptkit._HOME[name]]
 
 ERRORS = {
     "CheckpointNotFoundError": FileNotFoundError,
@@ -72,18 +40,15 @@ ERRORS = {
 UNUSABLE = {"CorruptCheckpointError", "FormatVersionError"}
 
 
-def printed(code: str) -> str:
+def printed(code: str) -> list[str]:
     """What a fresh interpreter prints."""
-    return python("-c", code).stdout.strip()
+    return python("-c", code).stdout.split()
 
 
-def test_the_public_names():
+def test_the_public_names_are_those_of_the_tables():
     """Adding one is a decision: it also needs a page of documentation."""
-    assert ckptkit.__all__ == PUBLIC
-
-
-def test_the_tables_of_the_facade_agree():
-    assert ckptkit.__all__ == sorted([*ckptkit._HOME, *ckptkit._MODULES])
+    assert ckptkit.__all__ == PUBLIC == sorted([*ckptkit._HOME, *ckptkit._MODULES])
+    assert set(PUBLIC) <= set(dir(ckptkit))
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     for_checkers = {
         alias.name: node.module
@@ -94,66 +59,56 @@ def test_the_tables_of_the_facade_agree():
         for alias in node.names
     }
     assert for_checkers == {**ckptkit._HOME, **dict.fromkeys(ckptkit._MODULES, "ckptkit")}
+    with pytest.raises(AttributeError, match="'ckptkit' has no attribute 'Checkpoint'"):
+        _ = ckptkit.Checkpoint
 
 
-def test_importing_the_package_imports_nothing_heavy():
-    code = "import sys, ckptkit; print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    loaded = set(printed(code).split())
+def test_a_name_loads_what_it_needs_and_no_more():
+    loaded = set(printed("import sys, ckptkit; print(*{name.split('.')[0] for name in sys.modules})"))
     assert "ckptkit" in loaded
     assert not loaded & {"mindspore", "numpy", "pydantic", "pydantic_core", "fsspec", "xxhash", "typer", "rich"}
-
-
-def test_public_name_loads_no_mindspore():
-    """A name loads the module of its own, and not MindSpore."""
-    code = "import sys, ckptkit; ckptkit.CheckpointManager; print('mindspore' in sys.modules, 'numpy' in sys.modules)"
-    assert printed(code) == "False True"
-
-
-def test_the_errors_load_nothing_but_themselves():
     code = "import sys, ckptkit; ckptkit.StorageError; print(*(n for n in sys.modules if n.startswith('ckptkit')))"
-    assert printed(code).split() == ["ckptkit", "ckptkit.scrubber", "ckptkit.errors"]
+    assert printed(code) == ["ckptkit", "ckptkit.scrubber", "ckptkit.errors"]
+    code = "import sys, ckptkit; ckptkit.CheckpointManager; print('mindspore' in sys.modules, 'numpy' in sys.modules)"
+    assert printed(code) == ["False", "True"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_public_names_are_documented_in_their_home_modules(name):
+def test_public_names_are_documented_in_their_home_modules():
     """Read from the source, so that this needs no MindSpore."""
-    home = ckptkit._HOME[name]
-    path = PACKAGE.joinpath(*home.split(".")[1:]).with_suffix(".py")
-    assert path.exists(), f"{home} does not exist"
-    defined = {
-        node.name: ast.get_docstring(node)
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef)
-    }
-    assert name in defined, f"{home} does not define {name}"
-    assert defined[name]
-    assert len(defined[name].splitlines()[0]) > 20
+    for name in NAMES:
+        home = ckptkit._HOME[name]
+        path = PACKAGE.joinpath(*home.split(".")[1:]).with_suffix(".py")
+        docstrings = {
+            node.name: ast.get_docstring(node)
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        }
+        assert len((docstrings[name] or "").partition("\n")[0]) > 20, name
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "mindspore" not in ckptkit._HOME[name]])
-def test_names_resolve_to_one_object(name):
-    value = getattr(ckptkit, name)
-    assert value is getattr(importlib.import_module(ckptkit._HOME[name]), name)
-    assert (value.__module__, value.__name__) == (ckptkit._HOME[name], name)
+def test_names_resolve_to_one_object_with_documented_methods():
+    for name in LIGHT:
+        value = getattr(ckptkit, name)
+        assert value is getattr(importlib.import_module(ckptkit._HOME[name]), name)
+        assert (value.__module__, value.__name__) == (ckptkit._HOME[name], name)
+        undocumented = [
+            attribute
+            for attribute, value in vars(value).items()
+            if not attribute.startswith("_")
+            and (inspect.isroutine(value) or isinstance(value, property))
+            and not inspect.getdoc(value)
+        ]
+        assert undocumented == [], name
 
 
 def test_names_below_mindspore_resolve():
-    names = [name for name in NAMES if "mindspore" in ckptkit._HOME[name]]
+    names = [name for name in NAMES if name not in LIGHT]
     assert names
+    own = {module.__name__.rpartition(".")[2]: module.__all__ for module in (data, nn)}
+    below = [f"ckptkit.{module}.{name}" for module, each in own.items() for name in each]
     code = f"import ckptkit; print(*(getattr(ckptkit, name).__name__ for name in {names!r}))"
-    assert printed(code).split()[-len(names) :] == names
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if "mindspore" not in ckptkit._HOME[name]])
-def test_every_public_method_is_documented(name):
-    undocumented = [
-        attribute
-        for attribute, value in vars(getattr(ckptkit, name)).items()
-        if not attribute.startswith("_")
-        and (inspect.isroutine(value) or isinstance(value, property))
-        and not inspect.getdoc(value)
-    ]
-    assert undocumented == []
+    code += f"; print(all(one.__doc__ for one in ({', '.join(below)},)))"
+    assert printed(code)[-len(names) - 1 :] == [*names, "True"]
 
 
 @pytest.mark.parametrize("module", [data, nn])
@@ -163,15 +118,6 @@ def test_the_modules_of_the_facade_list_their_names(module):
     assert getattr(ckptkit, module.__name__.rpartition(".")[2]) is module
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = module.nothing
-    names = ", ".join(f"ckptkit.{module.__name__.rpartition('.')[2]}.{name}" for name in module.__all__)
-    assert printed(f"import ckptkit; print(all(one.__doc__ for one in ({names},)))") == "True"
-
-
-def test_unknown_name_raises_attribute_error_and_dir_lists():
-    """An unknown name is an AttributeError, and dir() lists the public names."""
-    with pytest.raises(AttributeError, match="'ckptkit' has no attribute 'Checkpoint'"):
-        _ = ckptkit.Checkpoint
-    assert set(PUBLIC) <= set(dir(ckptkit))
 
 
 def test_the_version_is_that_of_the_project():
@@ -179,22 +125,21 @@ def test_the_version_is_that_of_the_project():
 
 
 def test_the_error_tree():
-    found = {
+    tree = {
         name: value
         for name, value in vars(errors).items()
         if inspect.isclass(value) and value.__module__ == "ckptkit.errors"
     }
-    assert found.keys() == {"CkptKitError", "Preempted", *ERRORS}
+    assert tree.keys() == {"CkptKitError", "Preempted", *ERRORS} <= set(ckptkit.__all__)
     assert errors.Preempted.__bases__ == (SystemExit,)  # no `except CkptKitError` takes it for a failure
     assert errors.CkptKitError.__bases__ == (Exception,)
     for name, builtin in ERRORS.items():
         base = (errors.UnusableCheckpointError,) if name in UNUSABLE else (errors.CkptKitError, builtin)
-        assert found[name].__bases__ == base, name
-        assert issubclass(found[name], builtin)
-
-
-def test_every_error_is_public():
-    assert {"CkptKitError", "Preempted", *ERRORS} <= set(ckptkit.__all__)
+        assert tree[name].__bases__ == base, name
+        error = tree[name]("what happened, where, and what to do next")
+        assert str(error) == "what happened, where, and what to do next"
+        assert isinstance(error, builtin)
+        assert getattr(error, "errno", None) is None
 
 
 def test_preempted_has_exit_code_143_and_names_checkpoint():
@@ -202,11 +147,3 @@ def test_preempted_has_exit_code_143_and_names_checkpoint():
     assert (error.code, str(error)) == (143, "saved a000001-c0000000002-m0003")
     assert error.checkpoint == "a000001-c0000000002-m0003"
     assert errors.Preempted("nothing").checkpoint is None
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_an_error_says_what_it_was_told(name):
-    error = getattr(errors, name)("what happened, where, and what to do next")
-    assert str(error) == "what happened, where, and what to do next"
-    assert isinstance(error, errors.CkptKitError)
-    assert getattr(error, "errno", None) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,6 @@ from benchmarks.bench import growth, stall, training
 from benchmarks.bench.limits import KINDS
 from benchmarks.bench.measurement import MeasurementError, measure
 from benchmarks.bench.options import Options
-from benchmarks.bench.table import cell, table
 
 TINY = {"mib": 2, "micro_ms": 1.0, "micro_steps": 2, "saves": 1, "pairs": 1, "restores": 1}
 
@@ -47,38 +45,24 @@ def exactness(found, limits, options):
     return row.split("|")[-2].strip()
 
 
-def test_limits_are_measured(tiny):
+def test_training_and_growth_are_measured(tiny):
     assert measure("limits:limits", tiny).keys() == KINDS.keys()
-
-
-def test_training_is_measured(tiny):
     *_, found = training.run(tiny, {"layers": 1, "width": 8, "batch": 2})
     (loop,) = found["systems"][1]["with"]
     assert len(loop["stalls"]) == tiny.saves
     cells = [row.split("|")[2:4] for row in rows(training.tables(found), "pynative")]
     assert [[cell.strip() for cell in row] for row in cells] == [["2", "ckptkit"], ["1", "ckptkit"]]
-
-
-def test_growth_is_measured(tiny):
+    tensors = measure("growth:measure_tensors", tiny, name="ckptkit", count=5, mib=1)
     found = {
-        "tensors": [
-            {"system": "ckptkit", "at": 5, **measure("growth:measure_tensors", tiny, name="ckptkit", count=5, mib=1)}
-        ],
+        "tensors": [{"system": "ckptkit", "at": 5, **tensors}],
         "sizes": [{"system": "ckptkit", "at": 1, **measure("growth:measure_loop", tiny, name="ckptkit")}],
         "steps": [{"system": "ckptkit", "at": 2, "error": "what went wrong"}],
     }
     text = growth.tables({**found, "tensors_mib": 1, "mib": 1, "micro_ms": 1.0, "k": 2})
     assert len(rows(text, "5")) == len(rows(text, "4")) == 1
     assert "what went wrong" in text
-
-
-def test_a_process_that_fails_is_an_error(tiny):
     with pytest.raises(MeasurementError, match="KeyError: 'unknown'"):
         measure("stall:measure_system", tiny, name="unknown", layout="few")
-
-
-def test_options_reach_the_other_process(tiny):
-    assert Options.loads(tiny.dumps()) == tiny
 
 
 def test_results_are_printed_again(tmp_path, capsys):
@@ -91,27 +75,10 @@ def test_results_are_printed_again(tmp_path, capsys):
 
 
 def test_the_command_line_is_read(tmp_path):
-    given = ["--quick", "--saves", "2", "--systems", "none,copy", "--workdir", str(tmp_path)]
+    given = ["--quick", "--saves", "2", "--systems", "none,copy", "--cycles", "1", "--workdir", str(tmp_path)]
     options = bench.options_of(bench.parsed(given))
     assert (options.quick, options.mib, options.saves, options.systems) == (True, 48, 2, ("none", "copy"))
+    assert options.cycles == 1
+    assert Options.loads(options.dumps()) == options
     with pytest.raises(SystemExit):
         bench.parsed(["--only", "speed"])
-
-
-def test_saves_follow_every_update_if_told_so(tiny):
-    """Into memory: the checkpoints are removed there, too."""
-    given = ["--cycles", "1", "--layouts", "boundary", "--saves", "3", "--workdir", str(tiny.workdir)]
-    options = bench.options_of(bench.parsed(given))
-    assert (options.cycles, options.layouts) == (1, ("boundary",))
-    found = measure("stall:measure_system", replace(tiny, cycles=1, saves=3), name="ckptkit", layout="boundary")
-    assert len(found["with"][0]["stalls"]) == 3
-    text = stall.tables({"limits": [{kind: [1.0] for kind in KINDS}], "systems": [found], "state_bytes": 1})
-    assert len(rows(text, "ckptkit")) == 2
-    assert not tiny.scratch.exists()
-
-
-def test_cells_and_tables():
-    assert cell([]) == "-"
-    assert cell([2.0]) == "2.00"
-    assert cell([3.0, 1.0, 2000.0], 0) == "3 (1-2,000)"
-    assert table(["a", "b"], [["1", "2"]]) == "| a | b |\n|---|---:|\n| 1 | 2 |"

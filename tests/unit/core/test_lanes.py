@@ -73,9 +73,14 @@ def test_what_still_runs_learns_of_a_failure():
     with pytest.raises(ValueError, match="lost"):
         in_lanes(2, [waiting, lambda stop: fail()])
     begun.clear()
-    with pytest.raises(ValueError, match="lost"), Lanes(1) as lanes:
-        lanes.submit(lambda: waiting(lanes.stop))
-        fail()
+
+    def leave():
+        with Lanes(1) as lanes:
+            lanes.submit(lambda: waiting(lanes.stop))
+            fail()
+
+    with pytest.raises(ValueError, match="lost"):
+        leave()
     assert told == [True, True]
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from botocore.exceptions import ClientError, HTTPClientError
+from botocore.exceptions import ClientError
 from support.servers.client import s3_client
 from support.servers.faults import REFUSALS, RequestFault
 from support.servers.proxy import HOST, FaultProxy
@@ -164,16 +164,6 @@ def test_a_stall_ends_when_the_client_leaves_or_the_proxy_goes_down(client, buck
     assert (bucket.keys(), fault.fired) == ([], 1)
 
 
-def test_client_timeout_ends_stalled_request(bucket, proxy):
-    """What botocore does at its deadline; here that is one which has passed as soon as it begins."""
-    proxy.inject(RequestFault("stall_request"))
-    impatient = s3_client(proxy.endpoint, read_timeout=0.01)
-    with pytest.raises(HTTPClientError, match="timeout"):
-        impatient.get_object(Bucket=bucket.name, Key="a")
-    impatient.close()
-    proxy.wait_unstalled()
-
-
 def test_of_two_faults_the_first_one_happens_and_none_after_clear(s3, bucket, proxy):
     first, second = proxy.inject(RequestFault("500")), proxy.inject(RequestFault("503", times=None))
     for code in ("InternalError", "ServiceUnavailable"):
@@ -210,29 +200,6 @@ def test_a_mistake_of_the_proxy_is_shown(moto):
         assert client.recv(1) == b""
     with pytest.raises(AssertionError, match="the proxy is wrong"):
         proxy.stop()
-
-
-def test_uploads_ranges_and_listings_pass(s3, bucket, proxy):
-    data = random.Random(3).randbytes(12 * MIB)
-    upload = s3.create_multipart_upload(Bucket=bucket.name, Key="big")["UploadId"]
-    parts = []
-    for number, at in enumerate(range(0, len(data), 5 * MIB), start=1):
-        body = data[at : at + 5 * MIB]
-        answer = s3.upload_part(Bucket=bucket.name, Key="big", UploadId=upload, PartNumber=number, Body=body)
-        parts.append({"PartNumber": number, "ETag": answer["ETag"]})
-    s3.complete_multipart_upload(Bucket=bucket.name, Key="big", UploadId=upload, MultipartUpload={"Parts": parts})
-    assert bucket.get("big") == data
-    answer = s3.get_object(Bucket=bucket.name, Key="big", Range=f"bytes={MIB - 1}-{7 * MIB}")
-    assert answer["Body"].read() == data[MIB - 1 : 7 * MIB + 1]
-    assert [request.method for request in proxy.requests] == ["POST", "PUT", "PUT", "PUT", "POST", "GET"]
-    assert proxy.requests[-1].headers["range"] == f"bytes={MIB - 1}-{7 * MIB}"
-    keys = ["b c/%20", "b c/ä+&=?#", "big"]
-    for key in keys[:2]:
-        s3.put_object(Bucket=bucket.name, Key=key, Body=key.encode())
-    assert bucket.get(keys[1]) == keys[1].encode()
-    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket.name, PaginationConfig={"PageSize": 2})
-    assert [[entry["Key"] for entry in page["Contents"]] for page in pages] == [keys[:2], keys[2:]]
-    assert proxy.requests[-1].path == f"/{bucket.name}"
 
 
 def test_a_server_that_ignores_conditions(s3, bucket, proxy):
@@ -312,18 +279,6 @@ def test_odd_answers_are_passed_unchanged():
                 said += client.recv(MIB)
         assert said == passed
         assert heard.startswith(request[:-2])
-
-
-def test_a_client_is_told_once_to_continue(client, bucket):
-    """moto says it twice, which `http.client` and botocore bear, and others take for the answer."""
-    head = f"PUT /{bucket.name}/a HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
-    client.sendall(head.encode())
-    assert client.recv(MIB) == b"HTTP/1.1 100 Continue\r\n\r\n"
-    client.sendall(b"abc")
-    said = until_the_end(client)
-    assert said.startswith(b"HTTP/1.1 200 ")
-    assert said.count(b"HTTP/1.1") == 1
-    assert bucket.get("a") == b"abc"
 
 
 def test_a_server_that_is_gone_resets():
