@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import operator
 import os
 import shutil
 import time
@@ -48,9 +50,7 @@ def put(*path_and_value):
     *path, last, value = path_and_value
 
     def edit(document):
-        inner = document
-        for step in path:
-            inner = inner[step]
+        inner = functools.reduce(operator.getitem, path, document)
         if value is GONE:
             del inner[last]
             return None
@@ -70,9 +70,8 @@ def repeated(*path):
     """Puts the last item of a list there once more."""
 
     def edit(document):
-        for step in path:
-            document = document[step]
-        document.append(json.loads(json.dumps(document[-1])))
+        items = functools.reduce(operator.getitem, path, document)
+        items.append(json.loads(json.dumps(items[-1])))
 
     return edit
 
@@ -80,9 +79,8 @@ def repeated(*path):
 DEEP = "[" * 100_000 + "]" * 100_000
 NUMBERS = (Raw("-1"), Raw(str(2**60)), Raw("64.0"), True)
 BAD_NUMBERS = (*NUMBERS, Raw(str(2**70)), Raw("9" * 100_000), Raw("1e400"), "64", None, Raw("NaN"), Raw(DEEP))
-WRONG_TYPES = (None, [], {}, 7, "x")
 KEYS = (  # test_layout_names has more of the first kind
-    *("../run.json", "checkpoints/NAME/rank-00000/../rank-00000/weights-000.safetensors", "", 3, "x/" * 300 + "x"),
+    *("../run.json", "checkpoints/NAME/rank-00000/../rank-00000/weights-000.safetensors", "", None, "x/" * 300 + "x"),
     *("checkpoints/NAME/rank-00000/.weights-000.safetensors", "checkpoints/NAME/rank-00000/weights-000.safetensors\n"),
     *("run.json", "checkpoints/NAME/weights-000.safetensors", "checkpoints/NAME/rank-00000/x/weights-000.safetensors"),
     "checkpoints/a000001-c0000000009-m0000/rank-00000/weights-000.safetensors",
@@ -107,11 +105,8 @@ def key_at(*path, key):
     """``key`` at a place, for the checkpoint and the digest that are there."""
 
     def edit(document):
-        inner = document
-        for step in path:
-            inner = inner[step]
-        text = isinstance(key, str)
-        inner["key"] = key.replace("NAME", document["checkpoint"]).replace("DIGEST", inner["digest"]) if text else key
+        entry = functools.reduce(operator.getitem, path, document)
+        entry["key"] = key and key.replace("NAME", document["checkpoint"]).replace("DIGEST", entry["digest"])
 
     return edit
 
@@ -127,11 +122,6 @@ def two_tensors_at(first_at, second_at):
         ]
 
     return edit
-
-
-def beyond_the_file(document):
-    shard = document["shards"][-1]
-    shard["tensors"][0]["offset_bytes"] = shard["size_bytes"] - shard["tensors"][0]["size_bytes"] + 1
 
 
 def part(global_shape, offsets, **fields):
@@ -156,15 +146,6 @@ def sharded(*edits, blocks=None):
         return [one(document) for one in edits][-1] if edits else None
 
     return edit
-
-
-def two_placements_in_a_file(document):
-    two_tensors_at(0, 8)(document)
-    document["shards"][-1]["tensors"][0]["placement"] = "replicated"
-
-
-def same_name_in_two_shards(document):
-    document["shards"][0]["tensors"][0]["name"] = document["shards"][-1]["tensors"][0]["name"]
 
 
 def same_shard_under_other_names(document):
@@ -195,16 +176,11 @@ RANK = {
     **at("format_version", values=NUMBERS),
     **at(*TENSOR, "size_bytes", values=NUMBERS),
     **at(*TENSOR, "offset_bytes", values=NUMBERS),
-    **at("shards", values=(None, {}, 7, "x")),
-    **at("state", values=(None, [], 7, "x")),
-    **at(*SHARD, "tensors", values=(None, {}, 7, "x")),
-    **at(*TENSOR, "name", values=(None, [], {}, 7, "", "n" * 10**6)),
-    **lacking(fields="checkpoint rank token save_number shards state format_version"),
-    **lacking(*SHARD, fields="key size_bytes digest role tensors blocks"),
-    **lacking(*TENSOR, fields="name dtype shape offset_bytes size_bytes placement part"),
+    **at(*TENSOR, "name", values=("", "n" * 10**6)),
+    **lacking(fields="checkpoint state format_version"),
+    **lacking(*SHARD, fields="blocks"),
+    **lacking(*TENSOR, fields="placement part"),
     **at("pickle", values=["gASV"]),
-    **at(*SHARD, "url", values=["http://x"]),
-    **at(*TENSOR, "code", values=["x"]),
     **at("token", values=["0" * 32, "A" * 32]),
     **at(*SHARD, "digest", values=["0" * 31, "0" * 32 + "\n"]),
     **at("checkpoint", values=["a000001-c0000000009-m0000"]),
@@ -215,19 +191,16 @@ RANK = {
     "shape empty and absurd": both(put(*TENSOR, "shape", [0, 2**50, 2**50]), put(*TENSOR, "size_bytes", 0)),
     "overlap": two_tensors_at(0, 7),
     "backwards": two_tensors_at(8, 0),
-    "beyond the file": beyond_the_file,
+    "beyond the file": two_tensors_at(0, 13),
     "tensor twice": repeated(*SHARD, "tensors"),
     "shard twice": repeated("shards"),
-    "tensor in two shards": same_name_in_two_shards,
+    "tensor in two shards": put("shards", 0, "tensors", 0, "name", "accumulators"),
     "shard under other names": same_shard_under_other_names,
-    **at(*TENSOR, "placement", values=WRONG_TYPES),
-    **{f"part is {value}": both(part([5], [0]), put(*PART, value)) for value in WRONG_TYPES if value},
     **{
         f"part {field} {value}": both(part([5], [0]), put(*PART, field, value))
         for field in ("global_shape", "offsets")
         for value in ("x", [-1], [2**60], [True], GONE)
     },
-    "part unknown field": both(part([5], [0]), put(*PART, "x", 1)),
     "part of a rank's own": both(part([5], [0]), put(*TENSOR, "placement", "per_rank")),
     "part outside": part([5], [1]),
     "part larger than the whole": part([4], [0]),
@@ -236,20 +209,16 @@ RANK = {
     "part not in one run": part([5, 2], [0, 0], shape=[5, 1]),
     "part absurd whole": part([2**50, 2**50], [0, 0], shape=[1, 5]),
     "part 32 dimensions": part([1] * 31 + [5], [0] * 32, shape=[1] * 31 + [5]),
-    "part of which the rest is missing": part([10], [0]),
-    "part that does not begin the whole": part([10], [5]),
     "sharded without blocks": sharded(put(*BLOCKS, None)),
     "sharded without part": sharded(put(*PART, None)),
-    "sharded outside": sharded(put(*PART, "offsets", [1])),
     "sharded of which the rest is missing": sharded(put(*PART, "global_shape", [6])),
     "blocks of a file that is not sharded": sharded(put(*TENSOR, "placement", "replicated")),
     **{f"block size {value}": sharded(put(*BLOCKS, "size_bytes", value)) for value in (*NUMBERS, 0, 128)},
     "blocks too large": sharded(blocks={"size_bytes": (1 << 20) + 1, "digests": ["0" * 32]}),
     "blocks one more": sharded(repeated(*BLOCKS, "digests")),
     "blocks short digest": sharded(put(*BLOCKS, "digests", 0, "0" * 31)),
-    "blocks unknown field": sharded(blocks={"x": 1}),
     "blocks of other bytes": sharded(),
-    "two placements in a file": two_placements_in_a_file,
+    "two placements in a file": both(two_tensors_at(0, 8), put(*TENSOR, "placement", "replicated")),
     **at("state", "rng", values=(Raw('{"a":[1,-Infinity]}'), Raw('{"a":[1e400]}'), Raw(DEEP))),
     **instead(NOT_DOCUMENTS),
 }
@@ -260,27 +229,19 @@ MANIFEST = {
         for key in ("a000001-c0000000009-m0000/rank-00000", "NAME/rank-00001", "NAME/../NAME/rank-00000")
     },
     **at("rank_files", 0, "size_bytes", values=(*NUMBERS, MAX_DOCUMENT_BYTES + 1)),
-    **at("rank_files", 0, "x", values=[1]),
-    **at("rank_files", values=WRONG_TYPES),
     "rank file twice": repeated("rank_files"),
     "rank file twice for two": both(repeated("rank_files"), put("world_size", 2)),
     **at("world_size", values=(*NUMBERS, 0, 2)),
     **at("size_bytes", values=(*NUMBERS, 0)),
     "total one more": lambda document: put("size_bytes", document["size_bytes"] + 1)(document),
-    **at("progress", values=WRONG_TYPES),
     **at("progress", "cycles", values=(*NUMBERS, 2)),
-    **at("progress", "x", values=[1]),
-    **at("progress", "batches_delivered", values=[7]),
-    **lacking("progress", fields="epoch"),
-    **lacking(fields="checkpoint created_at progress world_size rank_files size_bytes format_version mid_cycle"),
-    **lacking(fields="metrics libraries cost"),
+    **lacking(fields="format_version mid_cycle metrics libraries cost"),
     **at("checkpoint", values=["a000001-c0000000009-m0000"]),
     **at("mid_cycle", values=["align"]),
     **at("metrics", values=[Raw(f'{{"loss":{text}}}') for text in ("NaN", "1e400", "true", '"0.5"')]),
     **at("format_version", values=(0, Raw("1.0"), True)),
     **at("exec", values=["x"]),
     **at("created_at", values=["x" * 10**6]),
-    **at("libraries", values=[Raw(DEEP)]),
     **instead([b""]),
 }
 
@@ -299,7 +260,6 @@ COMMIT = {
     ),
     **at("manifest_digest", values=("0" * 32, "0" * 31, "A" * 32, "../../etc/passwd", None)),
     **lacking(fields="token manifest_digest manifest_size_bytes"),
-    "sealed for another": lambda document: json.dumps({**document, "manifest_size_bytes": 1}).encode(),
     "field twice": lambda document: sealed(document)[:-1] + b',"token":"' + b"0" * 32 + b'"}',
     **at("void_by", values=["0" * 32]),
     **instead([b'{"void_by":""}', b'{"void_by": "' + b"0" * 32 + b'"}', b'{"void_by":"' + b"0" * 32 + b'","x":1}']),
