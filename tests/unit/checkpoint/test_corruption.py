@@ -99,7 +99,7 @@ def assert_refused(root, blamed, checkpoint="latest"):
         CheckpointManager(root).restore(run, checkpoint=checkpoint)
     assert (run.applied, run.digest()) == ([], before)
     assert sorted(os.listdir(root / "attempts")) == attempts
-    assert [key for key in blamed if key in str(caught.value)]
+    assert any(key in str(caught.value) for key in blamed)
     return str(caught.value)
 
 
@@ -155,29 +155,19 @@ def test_every_single_byte_of_the_other_files_counts(grown, file):
 
 def test_only_corrupt_checkpoints_never_give_fresh_start(template, tmp_path, monkeypatch):
     """If all are corrupt, or the attempts' documents are, the error names each of them."""
-
-    def swapped(root, file):
-        one, other = root / template.key(file), root / template.key(file, template.parent)
-        os.rename(one, root / "aside")
-        os.rename(other, one)
-        os.rename(root / "aside", other)
-
     monkeypatch.setenv("CKPTKIT_DEBUG", "1")  # the message lists all of them
-    each = template.names
-    of_all = {file: [template.key(file, name) for name in each] for file in ("weights", "rank", "manifest", "commit")}
-    rows = [(damage, file, of_all[file], of_all[file]) for damage in ("middle-byte", "emptied") for file in of_all]
-    rows += [("deleted", "manifest", of_all["manifest"], [*each, *of_all["manifest"]])]
-    attempts = [template.key("attempt", name) for name in (template.parent, template.newest)]
-    rows += [(damage, "attempt", attempts, [template.newest]) for damage in ("middle-byte", "emptied", "deleted")]
-    rows += [("swapped", "attempt", [], attempts)]
-    for damage, file, keys, named in rows:
+    rows = [
+        (damage, file) for file in ("weights", "rank", "manifest", "commit") for damage in ("middle-byte", "emptied")
+    ]
+    rows += [("deleted", "manifest"), *((damage, "attempt") for damage in ("middle-byte", "emptied", "deleted"))]
+    for damage, file in rows:
         root = tmp_path / f"{damage}-{file}"
         shutil.copytree(template.root, root)
+        keys = {template.key(file, name) for name in template.names}
         for key in keys:
             DAMAGE[damage](root / key)
-        if not keys:
-            swapped(root, file)
-        said = assert_refused(root, named)
+        said = assert_refused(root, template.names)
+        named = [template.newest] if file == "attempt" else keys
         assert [one for one in named if one not in said] == [], (damage, file)
 
 
@@ -188,29 +178,6 @@ def test_many_corrupt_checkpoints_fill_four_lines(grown):
     assert "start under another root" in first
     assert [line.split(":")[0].strip() for line in listed] == list(grown.names[:-3:-1])
     assert last == f"  and {len(grown.names) - 2} more; CKPTKIT_DEBUG=1 lists them"
-
-
-def test_damaged_middle_attempt_is_passed_over_whole(template, tmp_path, caplog):
-    """As it would be if the start after it, which has saved nothing yet, had not been."""
-    for damage in ("middle-byte", "deleted"):
-        root = tmp_path / damage
-        shutil.copytree(template.root, root)
-        CheckpointManager(root).restore(WatchedRun())
-        DAMAGE[damage](root / template.key("attempt"))
-        run = WatchedRun()
-        caplog.clear()
-        with caplog.at_level(logging.WARNING, "ckptkit"):
-            CheckpointManager(root).restore(run)
-        assert run.applied == [template.parent]
-        assert "attempts/000002.json" in caplog.text
-
-
-def test_newer_attempt_needs_no_earlier_documents(grown):
-    (name,) = grow(grown.root, 16)
-    DAMAGE["middle-byte"](grown.path("attempt"))
-    run = WatchedRun()
-    CheckpointManager(grown.root).restore(run)
-    assert run.applied == [name]
 
 
 def test_it_goes_back_as_far_as_it_must(template, grown, caplog):

@@ -153,19 +153,6 @@ def test_remote_files_without_memory_are_read_at_once_as_a_window_allows(
     assert sink.most <= window_bytes
 
 
-def test_altered_byte_in_any_lane_is_found(checkpoint):
-    root, name = checkpoint
-    for role in ROLES:
-        for at in (0, 100_000, -1):
-            path = root / "checkpoints" / name / "rank-00000" / f"{role}-000.safetensors"
-            corrupt(path, at=at)
-            contents = contents_of(checkpoint, LocalStorage(root))
-            for verb in (lambda contents=contents: contents.read_into(Noted()), lambda: contents.prove(ARRAYS)):  # noqa: B023 - called at once
-                with pytest.raises(CorruptCheckpointError, match=f"{role}-000"):
-                    verb()
-            corrupt(path, at=at)
-
-
 @pytest.fixture
 def stopped(monkeypatch):
     """Is set once the lanes were told to end."""
