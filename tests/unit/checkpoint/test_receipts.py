@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -36,6 +35,20 @@ class Asked(DictStorage):
         return super().list(folder, prefix)
 
 
+class Clock:
+    """Its time passes in pauses; ``meanwhile`` is called in each, with their number from 1."""
+
+    def __init__(self, seconds=None, meanwhile=lambda number: None):
+        self.now, self.pauses = 0.0, []
+        self._seconds, self._meanwhile = seconds, meanwhile
+
+    def pause(self, seconds):
+        self.now += seconds if self._seconds is None else self._seconds
+        self.pauses.append(seconds)
+        assert self.now < 10 * PATIENCE.total_seconds(), "rank 0 waits for ever"
+        self._meanwhile(len(self.pauses))
+
+
 def written(storage: DictStorage, rank: int) -> Receipt:
     """The receipt for a part that lies there."""
     entry = FileEntry(key=NAME.rank_key(rank), size_bytes=2, digest="0" * 32)
@@ -43,110 +56,81 @@ def written(storage: DictStorage, rank: int) -> Receipt:
     return Receipt(rank, 1, entry, 3, 3)
 
 
-def collect(storage: DictStorage, ranks: int, meanwhile: list[Callable[[], None]]) -> tuple[Receipt, ...]:
-    """With one of ``meanwhile`` in each pause."""
-    waits = iter(meanwhile)
-    receipts = Receipts(storage, ranks, PATIENCE, monotonic=lambda: 0.0, pause=lambda _: next(waits)())
-    return receipts.collect(NAME, written(storage, 0), lambda: None)
+def arrive(storage: DictStorage, *ranks: int) -> None:
+    for rank in ranks:
+        post(storage, NAME, written(storage, rank))
+
+
+def receipts_of(storage, ranks, clock, patience=PATIENCE) -> Receipts:
+    return Receipts(storage, ranks, patience, monotonic=lambda: clock.now, pause=clock.pause)
+
+
+def collect(receipts, storage, check=lambda: None) -> tuple[Receipt, ...]:
+    return receipts.collect(NAME, written(storage, 0), check)
 
 
 def test_rank_0_asks_only_for_missing_parts():
-    for ranks, late, prefix in [
-        (4, [3], "00003-"),
-        (1300, [1203, 1299], "012"),
-        (1300, [7, 1299], "0"),
-        (12, [10, 11], "0001"),
-    ]:
+    rows = [(4, [3], "00003-"), (1300, [1203, 1299], "012"), (1300, [7, 1299], "0"), (12, [10, 11], "0001")]
+    for ranks, late, prefix in rows:
         storage = Asked()
-        for rank in set(range(1, ranks)) - set(late):
-            post(storage, NAME, written(storage, rank))
-
-        def arrive(storage=storage, late=late) -> None:
-            for rank in late:
-                post(storage, NAME, written(storage, rank))
-
-        assert [one.rank for one in collect(storage, ranks, [arrive])] == [*range(ranks)]
+        arrive(storage, *set(range(1, ranks)) - set(late))
+        clock = Clock(0, lambda _, storage=storage, late=late: arrive(storage, *late))
+        assert [one.rank for one in collect(receipts_of(storage, ranks, clock), storage)] == [*range(ranks)]
         assert storage.prefixes[-1] == prefix
 
 
 def test_failed_part_is_noticed_when_asked_alone():
     storage = Asked()
-    post(storage, NAME, written(storage, 1))
+    arrive(storage, 1)
+    clock = Clock(0, lambda _: post_failure(storage, NAME, 2, 1))
     with pytest.raises(SaveFailedError, match="rank 2 could not write a part"):
-        collect(storage, 3, [lambda: post_failure(storage, NAME, 2, 1)])
+        collect(receipts_of(storage, 3, clock), storage)
     assert storage.prefixes == ["0000", "00002-"]
 
 
 def test_patience_begins_anew_with_every_part():
     """Parts that come one by one may take longer than that in all."""
-    storage, now = Asked(), [0.0]
-
-    def pause(_: float) -> None:
-        now[0] += 40
-        post(storage, NAME, written(storage, round(now[0]) // 40))
-
-    receipts = Receipts(storage, 4, PATIENCE, monotonic=lambda: now[0], pause=pause)
-    assert len(receipts.collect(NAME, written(storage, 0), lambda: None)) == 4
-    assert now[0] == 2 * PATIENCE.total_seconds()
+    storage = Asked()
+    clock = Clock(40, lambda number: arrive(storage, number))
+    assert len(collect(receipts_of(storage, 4, clock), storage)) == 4
+    assert clock.now == 2 * PATIENCE.total_seconds()
 
 
 def test_pauses_grow_until_a_part_comes():
     """The others are likely to come soon after it."""
-    storage, pauses = Asked(), []
-
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) in (15, 18):
-            post(storage, NAME, written(storage, len(pauses) // 15 + (len(pauses) == 18)))
-
-    Receipts(storage, 3, PATIENCE, monotonic=lambda: 0.0, pause=pause).collect(NAME, written(storage, 0), lambda: None)
-    assert pauses[:15] == sorted(pauses[:15])
-    assert pauses[14] == 1.0
-    assert pauses[15:18] == pauses[:3]
+    storage = Asked()
+    clock = Clock(0, lambda number: number in (15, 18) and arrive(storage, 1 + (number == 18)))
+    collect(receipts_of(storage, 3, clock), storage)
+    assert clock.pauses[:15] == sorted(clock.pauses[:15])
+    assert clock.pauses[14] == 1.0
+    assert clock.pauses[15:18] == clock.pauses[:3]
 
 
 def test_patience_ends_though_other_parts_are_there():
-    storage, now = Asked(), [0.0]
-    for rank in {*range(1, 13)} - {10, 12}:  # who asks for these two is told of 11, too
-        post(storage, NAME, written(storage, rank))
-
-    def pause(_: float) -> None:
-        now[0] += 20
-        assert now[0] < 10 * PATIENCE.total_seconds(), "rank 0 waits for ever"
-
-    receipts = Receipts(storage, 13, PATIENCE, monotonic=lambda: now[0], pause=pause)
+    storage, clock = Asked(), Clock(20)
+    arrive(storage, *{*range(1, 13)} - {10, 12})  # who asks for these two is told of 11, too
     with pytest.raises(SaveFailedError, match="10"):
-        receipts.collect(NAME, written(storage, 0), lambda: None)
-    assert now[0] <= 2 * PATIENCE.total_seconds()
+        collect(receipts_of(storage, 13, clock), storage)
+    assert clock.now <= 2 * PATIENCE.total_seconds()
 
 
-def test_word_of_another_save_is_none_of_this_one():
-    """Neither its failure, nor its receipt, nor that it is given up."""
-    for number in (0, 2):
-        storage = DictStorage()
-        post_failure(storage, NAME, 1, number)
-        post(storage, NAME, replace(written(storage, 1), save_number=number))
-        receipts = Receipts(storage, 2, PATIENCE, pause=lambda _: post(storage, NAME, written(storage, 1)))  # noqa: B023
-        receipts.give_up(number, "rank 1 died")
-        collected = receipts.collect(NAME, written(storage, 0), lambda: None)
-        assert [one.save_number for one in collected] == [1, 1]
+@pytest.mark.parametrize("number", [0, 2], ids=["earlier", "later"])
+def test_word_of_another_save_is_none_of_this_one(number):
+    """Neither its failure, nor its receipt, nor that it is given up, which wakes once: whoever is woken waits again."""
+    storage, woken = DictStorage(), []
+    post_failure(storage, NAME, 1, number)
+    post(storage, NAME, replace(written(storage, 1), save_number=number))
 
-
-def test_word_of_another_save_wakes_once():
-    """Whoever is woken looks, and waits again."""
-    storage = DictStorage()
-    woken = []
-
-    def pause(_: float) -> None:
+    def meanwhile(nth):
         woken.append(receipts._woken.is_open)
-        if len(woken) == 1:
-            receipts.give_up(2, "rank 1 died")
+        if nth == 1:
+            receipts.give_up(number, "rank 1 died")
         else:
-            post(storage, NAME, written(storage, 1))
+            arrive(storage, 1)
 
-    receipts = Receipts(storage, 2, PATIENCE, pause=pause)
+    receipts = receipts_of(storage, 2, Clock(0, meanwhile))
     receipts.hurry()
-    receipts.collect(NAME, written(storage, 0), lambda: None)
+    assert [one.save_number for one in collect(receipts, storage)] == [1, 1]
     assert woken == [False, False]
 
 
@@ -155,42 +139,35 @@ def test_first_reason_to_give_up_is_told():
     receipts.give_up(1, "rank 1 died")
     receipts.give_up(1, "the world ended")
     with pytest.raises(SaveFailedError, match=r"^rank 1 died"):
-        receipts.collect(NAME, written(DictStorage(), 0), lambda: None)
+        collect(receipts, DictStorage())
 
 
 def test_hurry_waits_ten_seconds_at_most():
     """It never lengthens the patience."""
     for patience, waited in ((60, 10), (4, 4)):
-        now = [0.0]
-        receipts = Receipts(
-            *(DictStorage(), 2, timedelta(seconds=patience)),
-            monotonic=lambda now=now: now[0],
-            pause=lambda _, now=now: now.append(now.pop() + 1),
-        )
+        clock = Clock(1)
+        receipts = receipts_of(DictStorage(), 2, clock, timedelta(seconds=patience))
         receipts.hurry()
         with pytest.raises(SaveFailedError, match="rank 1 of 2 did not write"):
-            receipts.collect(NAME, written(DictStorage(), 0), lambda: None)
-        assert now == [waited]
+            collect(receipts, DictStorage())
+        assert clock.now == waited
 
 
 def test_takeover_ends_a_long_wait():
-    waits: list[float] = []
-
     def check() -> None:
         raise StaleAttemptError("taken over")
 
-    receipts = Receipts(DictStorage(), 2, PATIENCE, monotonic=lambda: sum(waits), pause=waits.append)
+    clock = Clock()
     with pytest.raises(StaleAttemptError, match="taken over"):
-        receipts.collect(NAME, written(DictStorage(), 0), check)
-    assert sum(waits) < PATIENCE.total_seconds() / 2
+        collect(receipts_of(DictStorage(), 2, clock), DictStorage(), check)
+    assert clock.now < PATIENCE.total_seconds() / 2
 
 
 def test_part_that_lies_elsewhere_fails_the_save():
     for rank in (0, 2):
         for lost in (NAME.rank_key(rank), f"{NAME.rank_folder(rank)}/state-000.safetensors"):
             storage = DictStorage()
-            for other in (1, 2):
-                post(storage, NAME, written(storage, other))
+            arrive(storage, 1, 2)
             own = written(storage, 0)
             del storage.files[lost]
             with pytest.raises(SaveFailedError, match=f"rank {rank} wrote 3 bytes of shards and a document of 2 bytes"):
@@ -206,7 +183,7 @@ def test_certificate_of_a_removed_checkpoint_leaves_nothing():
 
 def test_certificates_are_told_from_receipts_and_foreign_files():
     storage = DictStorage()
-    post(storage, NAME, written(storage, 1))
+    arrive(storage, 1)
     assert not is_certified(storage, NAME)
     others = ["receipts/certified-from-", "receipts/certified-from-a1", "certified-from-a000001-c0000000003-m0000"]
     later, earlier = "a000001-c0000000003-m0002", "a000001-c0000000003-m0000"

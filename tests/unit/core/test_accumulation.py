@@ -15,7 +15,6 @@ from ckptkit.core.accumulation import (
     AccumulationPlan,
     AccumulationSchedule,
     fold_progress,
-    fold_steps,
     nearest_plans,
     plan_accumulation,
     scale_learning_rate,
@@ -28,12 +27,6 @@ WORLDS = st.integers(1, 40)
 POSITIVE = st.integers(1, 400)
 
 
-def test_an_int_is_in_force_for_ever():
-    schedule = AccumulationSchedule(3)
-    assert [schedule.at(step) for step in (0, 1, 10**9)] == [3, 3, 3]
-    assert schedule.recorded() == [[0, 3]]
-
-
 @given(st.dictionaries(st.integers(1, 50), st.integers(1, 9)), st.integers(1, 9), st.integers(0, 60))
 def test_latest_begun_schedule_entry_is_in_force(later, first, step):
     entries = {**later, 0: first}
@@ -43,25 +36,19 @@ def test_latest_begun_schedule_entry_is_in_force(later, first, step):
 
 
 def test_function_schedule_is_called_and_not_recorded():
-    """A function is called for every step, and has no text to record and compare."""
+    """A function is called for every step, and has no text to record and compare; an int is in force for ever."""
     schedule = AccumulationSchedule(lambda step: 1 + step // 2 if step < 9 else None)
     assert [schedule.at(step) for step in (0, 1, 2, 5)] == [1, 1, 2, 3]
     assert schedule.recorded() is None
     with pytest.raises(ValueError, match=r"accumulation_steps\(9\) must be an int of at least 1, got None"):
         schedule.at(9)
+    assert AccumulationSchedule(3).recorded() == [[0, 3]]
 
 
 def test_what_is_no_schedule_is_refused():
     schedules = [0, -1, True, 2.0, "4", None, {}, {1: 2}, {0: 0}, {0: 1, -3: 2}, {0: 1, 1.5: 2}, lambda step: step]
     rows = [(steps, "accumulation_steps|a step of the schedule") for steps in schedules]
     assert unrefused(ValueError, AccumulationSchedule, rows) == {}
-
-
-@given(POSITIVE, POSITIVE, POSITIVE)
-def test_a_plan_multiplies_out(steps, world_size, micro_batch):
-    plan = plan_accumulation(steps * world_size * micro_batch, world_size, micro_batch)
-    assert plan == AccumulationPlan(steps, world_size, micro_batch)
-    assert plan.effective_batch == steps * world_size * micro_batch
 
 
 @given(st.integers(1, 10_000), POSITIVE, POSITIVE)
@@ -72,8 +59,9 @@ def test_plan_is_exact_or_names_nearest_plans(global_batch, world_size, micro_ba
             plan_accumulation(global_batch, world_size, micro_batch)
         assert all(str(one) in str(refusal.value) for one in near)
     else:
-        assert plan_accumulation(global_batch, world_size, micro_batch).effective_batch == global_batch
-        assert near[0].effective_batch == global_batch
+        plan = plan_accumulation(global_batch, world_size, micro_batch)
+        assert plan == near[0] == AccumulationPlan(global_batch // (world_size * micro_batch), world_size, micro_batch)
+        assert plan.effective_batch == global_batch
     distances = [abs(one.effective_batch - global_batch) for one in near]
     assert distances == sorted(distances)
     assert all(1 <= one.micro_batch <= micro_batch and one.world_size == world_size for one in near)
@@ -198,15 +186,6 @@ def test_uneven_fold_is_refused_with_choices():
     rows.append(((progress(5040, 1), 2, 13), r"with 5, 6, .* 20 ranks \(and \d+ other numbers\)"))
     assert unrefused(ResumeError, lambda arguments: fold_progress(*arguments), rows) == {}
     assert fold_progress(progress(4, 1), 1, 4, steps=[8]).accumulation_steps == 1
-
-
-@given(WORLDS, WORLDS, st.integers(1, 9))
-def test_steps_fold_or_name_the_worlds(ranks, onto, k):
-    if ranks * k % onto == 0:
-        assert fold_steps(k, ranks, onto) * onto == ranks * k
-    else:
-        with pytest.raises(ValueError, match=f"{ranks * k} micro-batches per update cannot be shared by {onto} ranks"):
-            fold_steps(k, ranks, onto)
 
 
 def test_schedule_folds_whole_and_keeps_its_original():

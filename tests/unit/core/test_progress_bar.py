@@ -15,15 +15,14 @@ from ckptkit.core.progress_bar import LongWait, countdown
 from ckptkit.run import attempt
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
+    class Clock:
+        now = 0.0
+
+        def __call__(self):
+            return self.now
+
     return Clock()
 
 

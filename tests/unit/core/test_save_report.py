@@ -1,6 +1,7 @@
 """What a save cost is told to a callback, stands in its manifest, and is summed up."""
 
 import contextlib
+import itertools
 import threading
 from datetime import timedelta
 
@@ -33,23 +34,18 @@ def saved(tmp_path):
     assert set(threads) <= {threading.main_thread()}
 
 
-class SlowToReturn:
-    """A clock for `monotonic`, at which the training thread looks again only after the writer has ended."""
-
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        for thread in threading.enumerate():
-            if thread.name == "ckptkit-writer" and threading.current_thread() is threading.main_thread():
-                thread.join(60)
-        self.seconds += 0.25
-        return self.seconds
-
-
 def test_fast_writer_stores_what_training_waited(tmp_path):
-    run = NumpyRun()
-    with ck.CheckpointManager(tmp_path, system=ck.System(monotonic=SlowToReturn())) as manager:
-        manager.restore(run)
+    """At this clock, the training thread looks again only after the writer has ended."""
+    seconds = itertools.count()
+
+    def monotonic():
+        if threading.current_thread() is threading.main_thread():
+            for thread in [one for one in threading.enumerate() if one.name == "ckptkit-writer"]:
+                thread.join(60)
+        return float(next(seconds))
+
+    with ck.CheckpointManager(tmp_path, system=ck.System(monotonic=monotonic)) as manager:
+        manager.restore(run := NumpyRun())
         name = manager.save(run).result()
     assert opened(LocalStorage(tmp_path), name).manifest.cost.stall_seconds > 0
 
@@ -97,8 +93,7 @@ def test_a_report_counts_the_saves_left_out(tmp_path):
     storage, reports = Held(tmp_path), []
     saving = ck.Saving(on_save=reports.append)
     with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1), saving=saving) as manager:
-        run = NumpyRun()
-        manager.restore(run)
+        manager.restore(run := NumpyRun())
         first, *others = [manager.step(run) for _ in run.train_until(4)]
         assert others == [None] * 3  # the first is still being written
         storage.may.set()

@@ -72,24 +72,6 @@ def test_ctrl_c_at_any_place_of_a_join_leaves_a_thread_that_runs_known():
             return
 
 
-def test_ctrl_c_at_any_place_of_a_question_leaves_a_thread_that_runs_known():
-    for nth in itertools.count(1):
-        go = threading.Event()
-        one, ctrl_c = Worker(lambda go=go: go.wait(LONG_SECONDS), "test"), InterruptedCall(nth, PLACES)
-        one.start()
-        while not one._runs:
-            threading.Event().wait(0.001)
-        with contextlib.suppress(KeyboardInterrupt), ctrl_c:
-            assert not one.is_lost
-        assert not one.is_lost
-        assert not one.take_back()
-        go.set()
-        assert joined(one)
-        assert not one.is_lost
-        if not ctrl_c.fired:
-            return
-
-
 def test_function_taken_back_never_runs():
     work = Work()
     one = Worker(work, "test")
