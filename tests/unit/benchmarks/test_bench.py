@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 
 import pytest
 
@@ -63,15 +62,6 @@ def test_training_and_growth_are_measured(tiny):
     assert "what went wrong" in text
     with pytest.raises(MeasurementError, match="KeyError: 'unknown'"):
         measure("stall:measure_system", tiny, name="unknown", layout="few")
-
-
-def test_results_are_printed_again(tmp_path, capsys):
-    arguments = ["--only", "positioning", "--table", "--workdir", str(tmp_path)]
-    (tmp_path / "results").mkdir()
-    kept = {"machine": {"command": "python"}, "found": {"table": "| figures |"}}
-    (tmp_path / "results" / "positioning.json").write_text(json.dumps(kept))
-    bench.main(arguments)
-    assert capsys.readouterr().out == "\n## positioning\n\n- command: python\n\n| figures |\n\n"
 
 
 def test_the_command_line_is_read(tmp_path):

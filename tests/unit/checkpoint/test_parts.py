@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.refusals import unrefused
 from support.runs.dict_storage import Counted, DictStorage
 from support.runs.rank_files import documents_of, leaf, opened, write_ranks
 from support.wire import Wire
 
-from ckptkit.checkpoint.parts import spans
+from ckptkit.checkpoint.parts import CutOut, spans
 from ckptkit.checkpoint.read import load, verify
-from ckptkit.core.contents import Buffers, WantedPart
+from ckptkit.core.contents import Buffers, TensorInfo, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError
 
@@ -90,7 +91,11 @@ def runs_of(whole, held, cut):
     return 1 + int((np.diff(taken) != 1).sum()), taken.size * whole.dtype.itemsize
 
 
+COLUMNS_OF_A_WHOLE = ((8, 9), [((0, 8), (0, 9))], [((0, 8), (0, 2)), ((0, 8), (2, 9))])
+
+
 @settings(max_examples=80, deadline=None)
+@example(COLUMNS_OF_A_WHOLE, 8, 200)  # blocks between those of two rows are left out
 @given(two_cuts(), st.sampled_from([1, 5, 8, 64, 1 << 20]), st.sampled_from([1, 16, 200, 1 << 20]))
 def test_any_cut_is_read_from_any_other(case, block_bytes, window_bytes):
     """Each part alone, all at once, and the whole."""
@@ -139,7 +144,8 @@ def test_the_same_cut_is_one_call_and_large_leaves_are_read_in_mebibytes():
     large = np.arange(3 << 20, dtype=np.int64).reshape(3072, 1024)  # 24 MiB
     rows = [(whole, 4, cut, 400) for cut in grid(whole.shape, 4, 1)]  # its own file: a header more
     for leaf_whole, parts, cut, more in (*rows, (large, 2, ((1500, 1600), (0, 1024)), 4 << 20)):
-        storage = Measured(stored(leaf_whole, grid(leaf_whole.shape, parts, 1)))
+        block_bytes = {"block_bytes": 64} if parts == 4 else {}
+        storage = Measured(stored(leaf_whole, grid(leaf_whole.shape, parts, 1), **block_bytes))
         contents = load(storage, opened(storage))
         storage.reset()
         part, there = wanted_of(leaf_whole, cut)
@@ -253,6 +259,18 @@ def test_sharded_scalars_and_bfloat16_width():
     contents.read_parts([part])
     assert there == 5
     assert contents.tensors["z"] == 5
+
+
+def test_whole_leaf_is_released_after_cutting_parts():
+    part, there = wanted_of(np.arange(9), ((2, 4),))
+    cut_out = CutOut({"z": TensorInfo("I64", (9,), "weights")}, [part], None)
+    memory = cut_out.buffer("z")
+    memory[:] = np.arange(9).view(np.uint8).data
+    whole = weakref.ref(memory.obj.base)  # itself is a view of the bytes
+    cut_out.done("z")
+    assert (there == [2, 3]).all()
+    del memory
+    assert whole() is None
 
 
 def test_sharded_leaves_of_several_ranks_are_all_read():

@@ -16,7 +16,7 @@ from ckptkit.checkpoint.shard_bytes import StoredLeaves
 from ckptkit.core.contents import Buffers
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.format.documents import Part, RankManifest
+from ckptkit.format.documents import RankManifest
 
 GENERATOR = np.random.default_rng(6)
 WEIGHTS = {
@@ -275,10 +275,3 @@ def test_leaves_that_contradict_each_other_are_refused():
         (documents_of(write_ranks([[one] for one in halves])), "sharded optimizer of F32"),
     ]
     assert unrefused(CorruptCheckpointError, StoredLeaves, rows) == {}
-
-
-def test_entry_has_the_part_of_its_document():
-    storage = world_of(4)
-    entries = [t for d in documents_of(storage) for s in d.shards for t in s.tensors if t.name == "embedding"]
-    assert entries[0].part == Part(global_shape=[101, 16], offsets=[0, 0])
-    assert sum(one.shape[0] for one in entries) == 101

@@ -43,16 +43,6 @@ def test_one_that_does_not_start_says_why(monkeypatch, tmp_path):
         MotoServer().start()
 
 
-def test_a_bucket_is_empty_and_leaves_nothing(moto, bucket):
-    assert bucket.keys() == bucket.uploads() == []
-    bucket.client.create_multipart_upload(Bucket=bucket.name, Key="never completed")
-    for number in range(3):
-        bucket.put(f"{number}", b"x")
-    bucket.delete()
-    assert bucket.name not in [each["Name"] for each in bucket.client.list_buckets()["Buckets"]]
-    bucket.client.create_bucket(Bucket=bucket.name)
-
-
 def test_what_it_keeps_outlives_a_kill(tmp_path):
     def put(client, key, data, **options):
         client.put_object(Bucket="kept", Key=key, Body=data, **options)
