@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from benchmarks.bench import __main__ as bench

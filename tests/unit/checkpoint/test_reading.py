@@ -14,7 +14,7 @@ from support.runs.grown import WatchedRun, grow, opened, run_at
 from support.wire import Wire
 
 from ckptkit.checkpoint import read, shard_bytes
-from ckptkit.checkpoint.read import verify
+from ckptkit.checkpoint.read import load, verify
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import list_rows
@@ -108,3 +108,9 @@ def test_wrong_twice_is_corrupt(newest, root):
     wire = Wire(LocalStorage(root), f"checkpoints/{newest}/*/weights-*", "flip", times=2)
     assert CheckpointManager(wire).restore(WatchedRun()).checkpoint != newest
     assert wire.fired == 2
+
+
+def test_cut_answer_to_a_peek_is_read_once_more(newest, root):
+    wire = Wire(LocalStorage(root), "*/weights-000.safetensors", "cut")
+    assert load(wire, opened(wire, newest)).peek("weights").tobytes() == run_at(6).weights.tobytes()
+    assert wire.fired == 1

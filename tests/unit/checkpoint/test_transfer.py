@@ -314,20 +314,3 @@ def test_any_window_gives_the_same_bytes(tmp_path, source, monkeypatch):
         target = LocalStorage(tmp_path / str(window_bytes))
         assert transfer(source, target).outcome == "copied"
         assert lies_at(target) == expected_of(source), window_bytes
-
-
-def test_callback_before_commit_can_prevent_it(source, target):
-    seen = []
-
-    def refuse():
-        seen.extend(lies_at(target))
-        raise StaleAttemptError("taken over")
-
-    moving = Transfer(source, target, opened(source))
-    moving.compare()
-    with pytest.raises(StaleAttemptError, match="taken over"):
-        moving.finish(before_commit=refuse)
-    expected = expected_of(source)
-    assert sorted(lies_at(target)) == sorted(seen) == sorted(expected.keys() - {COMMIT})
-    assert moving.finish() == "copied"
-    assert lies_at(target) == expected

@@ -419,25 +419,12 @@ def test_no_checkpoint_depends_on_run_json(target, caplog):
         assert len(caplog.text) < 3000
 
 
-def test_listing_names_what_is_wrong_and_goes_on(target):
-    root, name = target
-    (later,) = grow(root, 9)
-    forge(root, later, "rank", key_at(*SHARD, key="../x"))
-    first, second = CheckpointManager(root).checkpoints()
-    assert (first.name, first.problem, second.name) == (name, None, later)
-    assert key_of("rank", later) in second.problem
-
-
-def test_takeover_fences_whatever_its_document_holds(tmp_path):
+def test_takeover_fences_whatever_its_document_holds(root):
     """The number alone fences; a job that goes on because it cannot read the rest would write against another."""
-    newer = sealed({"format_version": 2, "attempt": 2, "something": "new"})
-    for number, document in enumerate((newer, b"", b"{}", b"[" * 100_000, b"\xff" * 100_000)):
-        root = tmp_path / str(number)
-        run = WatchedRun()
-        manager = CheckpointManager(root)
-        manager.restore(run)
-        (root / "attempts" / "000002.json").write_bytes(document)
-        error = manager.save(run).exception()
-        assert isinstance(error, StaleAttemptError), document[:20]
-        assert "attempt 2" in str(error)
-        assert list(root.glob("checkpoints/*")) == []
+    run, manager = WatchedRun(), CheckpointManager(root)
+    manager.restore(run)
+    (root / "attempts" / "000002.json").write_bytes(b"[" * 100_000)
+    error = manager.save(run).exception()
+    assert isinstance(error, StaleAttemptError)
+    assert "attempt 2" in str(error)
+    assert list(root.glob("checkpoints/*")) == []
