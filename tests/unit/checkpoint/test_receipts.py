@@ -134,6 +134,12 @@ def test_word_of_another_save_is_none_of_this_one(number):
     assert woken == [False, False]
 
 
+def test_a_receipt_s_name_has_one_form():
+    receipt = written(DictStorage(), 1)
+    assert Receipt.parse(receipt.file_name, NAME) == receipt
+    assert Receipt.parse(receipt.file_name.replace("-2-3-3", "-02-3-3"), NAME) is None
+
+
 def test_first_reason_to_give_up_is_told():
     receipts = Receipts(DictStorage(), 2, PATIENCE)
     receipts.give_up(1, "rank 1 died")

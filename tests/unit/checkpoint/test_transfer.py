@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 from support.runs.dict_storage import DictStorage
 from support.runs.scenario import AT_6, Tree, corrupt, history, name_at, tree
+from support.wire import Wire
 
 from ckptkit.checkpoint.commit import void
 from ckptkit.checkpoint.open import open_checkpoint
@@ -105,6 +106,9 @@ def test_second_call_proves_files_and_vouches_for_commit(source, target):
     changes = [call for call in target.calls[before:] if call.operation in MUTATING]
     assert changes == [("create", (COMMIT,))]
     assert lies_at(target) == left
+    wire = Wire(LocalStorage(target.url), WEIGHTS, "flip")
+    assert transfer(source, wire).outcome == "present"
+    assert wire.fired == 1  # one wrong answer is no difference
     before = len(target.calls)
     Transfer(source, target, opened(source), {file.key for file in files_of(opened(source))}).compare()
     asked = [(call.operation, call.keys) for call in target.calls[before:] if call.keys != (COMMIT,)]
