@@ -17,10 +17,10 @@ PACKAGE = Path(ckptkit.__file__).parent
 PUBLIC = [
     *("AccumulationPlan", "AccumulationTrainCell", "BoostCycle", "Box", "CheckpointCallback", "CheckpointManager"),
     *("CheckpointNotFoundError", "CkptKitError", "CorruptCheckpointError", "CycleAdapter", "FormatVersionError"),
-    *("KeepBest", "KeepCertified", "KeepEvery", "KeepLatest", "Mirror", "Preempted", "Preemption", "Ranks"),
+    *("KeepBest", "KeepCertified", "KeepEvery", "KeepLatest", "Loop", "Mirror", "Preempted", "Preemption", "Ranks"),
     *("ResumeError", "ResumePoint", "SaveEvery", "SaveFailedError", "SaveHandle", "SaveReport", "Saving"),
     *("StaleAttemptError", "StateManager", "StateMismatchError", "StorageError", "System", "Training"),
-    *("UnusableCheckpointError", "attributes", "data", "nearest_plans", "nn", "plan_accumulation"),
+    *("UnusableCheckpointError", "attributes", "data", "loop", "nearest_plans", "nn", "plan_accumulation"),
     "scale_learning_rate",
 ]
 NAMES = [name for name in PUBLIC if name in ckptkit._HOME]  # without the modules, which have names of their own
