@@ -89,6 +89,8 @@ def test_exhausting_takes_memory_of_its_size():
         data, asked = np.arange(size, dtype=np.uint8).tobytes(), []
         assert DigestingStream(Asked(data)).exhaust(size) == digest_of(data)
         assert max(asked) <= min(size + 1, PIECE_BYTES)
+        DigestingStream(Asked(data)).readinto(memoryview(bytearray(2 * PIECE_BYTES)))
+        assert max(asked) <= PIECE_BYTES  # each takes the interpreter lock, which training needs, too
     buffer = bytearray(b"." * 8)
     assert DigestingStream(io.BytesIO(b"12345")).readinto(memoryview(buffer)) == 5
     assert buffer == b"12345..."  # the rest is unchanged

@@ -67,10 +67,19 @@ def test_interval_is_due_at_first_micro_step_after():
             assert [one.due(progress_at(3), elapsed), one.due(progress_at(4), elapsed)] == [due, due], elapsed
 
 
+def test_interval_beside_cycles_is_due_at_boundaries_only():
+    policy = SaveEvery(optimizer_steps=3, interval=SECOND)
+    assert [n for n in range(25) if policy.due(progress_at(n), timedelta(0))] == [12, 24]
+    assert [n for n in range(13) if policy.due(progress_at(n), SECOND)] == [4, 8, 12]
+    assert policy.by_clock
+
+
 def test_save_every_refuses():
     rows = [
-        ({}, "exactly one of optimizer_steps, micro_steps, interval; got 0"),
-        ({"optimizer_steps": 1, "micro_steps": 1}, "exactly one .* got 2"),
+        ({}, "one of optimizer_steps, micro_steps and interval, or the first and the last; got 0"),
+        ({"optimizer_steps": 1, "micro_steps": 1}, "SaveEvery takes one .* got 2"),
+        ({"micro_steps": 1, "interval": SECOND}, "SaveEvery takes one .* got 2"),
+        ({"optimizer_steps": 1, "micro_steps": 1, "interval": SECOND}, "SaveEvery takes one .* got 3"),
         ({"optimizer_steps": 0}, r"SaveEvery\.optimizer_steps .* at least 1, got 0"),
         ({"optimizer_steps": True}, r"SaveEvery\.optimizer_steps .* got True"),
         ({"micro_steps": 0}, r"SaveEvery\.micro_steps .* got 0"),

@@ -120,6 +120,9 @@ def test_decoded_array_is_a_copy():
 def test_plain_values_stay_readable_and_arrays_have_the_names_of_places():
     value = {"step": 3, "name": "run", "lr": [0.1, None, True], "nested": {"a": {}}}
     assert encode_tree(value, "user", []) == value
+    as_text = {"$int": hex(2**53)}  # readers in other languages round it
+    assert encode_tree([2**53 - 1, 2**53], "user", []) == [2**53 - 1, as_text]
+    assert encode_tree(2**53, "user", []) == as_text
     leaves = []
     encode_tree({"a": [np.ones(1), {"b/c": np.ones(1)}], 2: np.ones(1)}, "user/x", leaves)
     assert [leaf.name for leaf in leaves] == ["user/x/#0/0", "user/x/#0/1/b~1c", "user/x/#1"]
