@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from support.process import python
+from support.process import python, run_python
 
 import ckptkit
 from ckptkit import data, errors, nn
@@ -101,14 +101,15 @@ def test_names_resolve_to_one_object_with_documented_methods():
         assert undocumented == [], name
 
 
-def test_names_below_mindspore_resolve():
+def test_names_below_mindspore_resolve(tmp_path):
     names = [name for name in NAMES if name not in LIGHT]
     assert names
     own = {module.__name__.rpartition(".")[2]: module.__all__ for module in (data, nn)}
     below = [f"ckptkit.{module}.{name}" for module, each in own.items() for name in each]
     code = f"import ckptkit; print(*(getattr(ckptkit, name).__name__ for name in {names!r}))"
     code += f"; print(all(one.__doc__ for one in ({', '.join(below)},)))"
-    assert printed(code)[-len(names) - 1 :] == [*names, "True"]
+    ended = run_python("-c", code, folder=tmp_path, environment={})
+    assert ended.stdout.split()[-len(names) - 1 :] == [*names, "True"]
 
 
 @pytest.mark.parametrize("module", [data, nn])

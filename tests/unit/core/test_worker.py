@@ -85,10 +85,11 @@ def test_function_taken_back_never_runs():
 def test_function_that_raises_has_ended(monkeypatch):
     said = []
     monkeypatch.setattr(threading, "excepthook", said.append)
-    one = Worker(lambda: 1 // 0, "test")
+    one = Worker(lambda: 1 // 0, "test", gives_way=True)
     one.start()
     assert joined(one)
     assert one.has_ended
+    assert one._thread.native_id not in worker._GIVING_WAY  # another thread may get its number
     assert said[0].exc_type is ZeroDivisionError
 
 
