@@ -145,16 +145,21 @@ def test_results_come_in_the_order_of_the_items():
 
 
 def test_first_error_is_raised_and_the_rest_is_not_called():
-    called = []
+    called, begun, stopped = [], threading.Event(), threading.Event()
 
     def fails(number):
         called.append(number)
-        if number in (3, 5):
-            raise ValueError(number)
+        if number == 0:
+            assert begun.wait(60)
+            raise ValueError("first")
+        begun.set()
+        assert stopped.wait(60)
+        if number == 1:
+            raise ValueError("later")
 
-    with pytest.raises(ValueError, match=r"3|5"):
-        each_of(range(10_000), fails)
-    assert len(called) < 10_000
+    with pytest.raises(ValueError, match="first"):
+        each_of(range(10_000), fails, stop=stopped.set)
+    assert len(called) < 1000
     assert alive("ckptkit-read") == []
 
 

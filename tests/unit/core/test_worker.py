@@ -114,9 +114,8 @@ def test_no_more_threads_is_said_and_the_function_may_be_taken_back(monkeypatch)
             one.start()
 
 
-@pytest.mark.parametrize("kind", [ResumeError, RuntimeError])
-def test_error_of_a_signal_handler_is_not_taken_for_a_missing_thread(monkeypatch, kind):
-    error = kind("of a signal handler")
+@pytest.mark.parametrize("error", [ResumeError("can't go on of a signal handler"), RuntimeError("of a signal handler")])
+def test_error_of_a_signal_handler_is_not_taken_for_a_missing_thread(monkeypatch, error):
     with pytest.raises(RuntimeError, match="of a signal handler") as raised:
         starts_with(monkeypatch, error).start()
     assert raised.value is error
