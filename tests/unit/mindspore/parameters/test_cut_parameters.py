@@ -50,17 +50,20 @@ def bits(cell, first=0, last=6):
     }
 
 
-@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])
-@pytest.mark.parametrize("steps", [3, 5])
+def saved(root, first, last, steps=3):
+    """The cell for the rows, after a checkpoint of it."""
+    cell, state = cut(first, last)
+    with ck.CheckpointManager(root) as manager:
+        manager.restore(state)
+        trained(cell, steps)
+        manager.save(state).result()
+    return cell
+
+
+@pytest.mark.parametrize(("mode", "steps"), [(ms.PYNATIVE_MODE, 5), (ms.GRAPH_MODE, 3)])
 def test_a_part_comes_back_as_another_part(tmp_path, mode, steps):
     ms.set_context(mode=mode)
-    cell, state = cut(0, 6)
-    manager = ck.CheckpointManager(tmp_path)
-    manager.restore(state)
-    trained(cell, steps)
-    manager.save(state).result()
-    manager.close()
-
+    cell = saved(tmp_path, 0, 6, steps)
     other, its_state = cut(2, 5)
     ck.CheckpointManager(tmp_path).restore(its_state)
     assert bits(other) == bits(cell, 2, 5)
@@ -75,23 +78,13 @@ def test_a_part_comes_back_as_another_part(tmp_path, mode, steps):
 
 
 def test_rows_that_nobody_stored_are_refused(tmp_path):
-    cell, state = cut(0, 3)
-    manager = ck.CheckpointManager(tmp_path)
-    manager.restore(state)
-    trained(cell, 3)
-    manager.save(state).result()
-    manager.close()
+    saved(tmp_path, 0, 3)
     with pytest.raises(CorruptCheckpointError, match="table"):
         ck.CheckpointManager(tmp_path).restore(cut(2, 5)[1])
 
 
 def test_another_whole_is_refused(tmp_path):
-    cell, state = cut(0, 6)
-    manager = ck.CheckpointManager(tmp_path)
-    manager.restore(state)
-    trained(cell, 3)
-    manager.save(state).result()
-    manager.close()
+    saved(tmp_path, 0, 6)
     other, _ = cut(0, 3)
     state = ck.StateManager(other)  # nobody says that it is a part
     before = bits(other)

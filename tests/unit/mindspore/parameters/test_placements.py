@@ -50,13 +50,9 @@ def test_placements():
     state_arrays = {leaf.name for leaf in StateManager(cell).capture().leaves if leaf.role == "state"}
     assert state_arrays
     assert {found[name] for name in state_arrays} == {"per_rank"}
-
-
-def test_placements_of_a_foreign_cell():
     network = Mlp()
     found = placements(StateManager(nn.TrainOneStepCell(network, adam(network.trainable_params()))))
-    assert found["moment1.hidden.weight"] == "replicated"
-    assert found["norm.moving_mean"] == "per_rank"
+    assert (found["moment1.hidden.weight"], found["norm.moving_mean"]) == ("replicated", "per_rank")
 
 
 def test_what_is_frozen_is_replicated_until_it_changes():
@@ -73,27 +69,19 @@ def test_what_is_frozen_is_replicated_until_it_changes():
 def test_placement_by_hand():
     box = Box((16, 6), (8, 0))
     by_hand = {"hidden.weight": box, "norm.moving_mean": "replicated", "norm.gamma": "per_rank"}
-    found = placements(StateManager(accumulation_cell(3), ranks=Ranks(placement=by_hand.get)))
+    state = StateManager(accumulation_cell(3), ranks=Ranks(placement=by_hand.get))
+    first, second = ([leaf.spec for leaf in state.capture().leaves if leaf.role != "state"] for _ in range(2))
+    found = {spec.name: spec.placement for spec in first}
     assert {name: found[name] for name in by_hand} == by_hand
     assert found["out.weight"] == "replicated"
+    assert all(one is other for one, other in zip(first, second, strict=True)), "the plan compares them by identity"
 
 
-def test_specs_stay_the_same_objects_with_a_placement():
-    state = StateManager(accumulation_cell(3), ranks=Ranks(placement={"hidden.weight": Box((16, 6), (8, 0))}.get))
-    first, second = ([leaf.spec for leaf in state.capture().leaves if leaf.role != "state"] for _ in range(2))
-    assert all(one is other for one, other in zip(first, second, strict=True))
-
-
-@pytest.mark.parametrize("box", [Box((16,), (0,)), Box((8, 6), (1, 0)), Box((7, 6), (0, 0))])
-def test_a_box_that_does_not_fit_is_refused(box):
-    with pytest.raises(ValueError, match=r"hidden\.weight, but its shape \(8, 6\)"):
-        StateManager(accumulation_cell(3), ranks=Ranks(placement={"hidden.weight": box}.get))
-
-
-def test_an_unknown_placement_is_refused():
+def test_a_placement_that_does_not_fit_is_refused():
+    cell = accumulation_cell(3)
+    for box in (Box((16,), (0,)), Box((8, 6), (1, 0)), Box((7, 6), (0, 0))):
+        with pytest.raises(ValueError, match=r"hidden\.weight, but its shape \(8, 6\)"):
+            StateManager(cell, ranks=Ranks(placement={"hidden.weight": box}.get))
     with pytest.raises(TypeError, match=r"'everywhere' for hidden\.weight"):
-        StateManager(accumulation_cell(3), ranks=Ranks(placement={"hidden.weight": "everywhere"}.get))
-
-
-def test_a_process_of_its_own_is_alone():
-    assert StateManager(accumulation_cell(3)).world is ALONE
+        StateManager(cell, ranks=Ranks(placement={"hidden.weight": "everywhere"}.get))
+    assert StateManager(cell).world is ALONE

@@ -6,12 +6,12 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
-from support.process import python
 
 import ckptkit as ck
 from ckptkit.mindspore.parameters.memory import SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.state.sources import Sources
+from ckptkit.tools.interchange import import_weights
 
 
 class Net(nn.Cell):
@@ -54,12 +54,15 @@ def join(student: Net, teacher: Net) -> None:
 
 @pytest.mark.parametrize("named", [False, True])
 def test_what_was_apart_at_the_save_is_apart(tmp_path, named):
-    """Both got the bits of the one that was written last."""
+    """Both got the bits of the one that was written last; also if the script joins them before its loop."""
     saved(tmp_path, shares=True, named=named, put=part)
     student, teacher, state, manager = job(tmp_path, shares=True, named=named)
     assert student.w.data_ptr() == teacher.w.data_ptr()
     with manager:
         manager.restore(state)
+        assert values(student, teacher) == [5, 7]
+        join(student, teacher)
+        state.start.undo_changes()
         assert values(student, teacher) == [5, 7]
         ops.assign(student.w, Tensor(np.full(3, 9, np.float32)))
         assert values(student, teacher) == [9, 7]
@@ -81,46 +84,35 @@ def test_what_had_one_memory_at_the_save_has_one(tmp_path, named):
     assert again[0].w.data_ptr() == again[1].w.data_ptr()
 
 
-def test_what_a_script_joins_between_restore_and_loop_is_parted_again(tmp_path):
-    saved(tmp_path, shares=False, named=False, put=part)
-    student, teacher, state, manager = job(tmp_path, shares=False, named=False)
-    with manager:
-        manager.restore(state)
-        join(student, teacher)
-        state.start.undo_changes()
-        assert values(student, teacher) == [5, 7]
-        assert student.w.data_ptr() != teacher.w.data_ptr()
+def test_imported_weights_part_what_they_give_different_values(tmp_path):
+    """A tie by memory stays one if the file gives both the same, or one of them nothing."""
+    for number, (of_teacher, named) in enumerate([(7, False), (5, False), (None, True)]):
+        weights = {"student.w": 5, "teacher.w": of_teacher}
+        file, root = tmp_path / f"{number}.ckpt", tmp_path / f"run-{number}"
+        held = [
+            {"name": name, "data": Tensor(np.full(3, value, np.float32))}
+            for name, value in weights.items()
+            if value is not None
+        ]
+        ms.save_checkpoint(held, str(file))
+        import_weights(file, root)
+        student, teacher, state, manager = job(root, shares=True, named=named)
+        with manager:
+            manager.restore(state)
+            assert values(student, teacher) == [5, of_teacher or 5]
+            assert (student.w.data_ptr() == teacher.w.data_ptr()) == (of_teacher != 7)
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_imported_weights_part_what_they_give_different_values(tmp_path, apart):
-    """A tie by memory stays one if the file gives both the same."""
-    weights = {"student.w": np.full(3, 5, np.float32), "teacher.w": np.full(3, 7 if apart else 5, np.float32)}
-    ms.save_checkpoint([{"name": name, "data": Tensor(one)} for name, one in weights.items()], str(tmp_path / "w.ckpt"))
-    python("-m", "ckptkit", "import", str(tmp_path / "w.ckpt"), str(tmp_path / "run"))
-    student, teacher, state, manager = job(tmp_path / "run", shares=True, named=False)
-    with manager:
-        manager.restore(state)
-        assert values(student, teacher) == [5, 7 if apart else 5]
-        assert (student.w.data_ptr() == teacher.w.data_ptr()) == (not apart)
-
-
-def test_imported_weights_are_those_of_a_tied_object_too(tmp_path):
-    """A file of weights gives an object given by name nothing else."""
-    ms.save_checkpoint([{"name": "student.w", "data": Tensor(np.full(3, 5, np.float32))}], str(tmp_path / "w.ckpt"))
-    python("-m", "ckptkit", "import", str(tmp_path / "w.ckpt"), str(tmp_path / "run"))
-    student, teacher, state, manager = job(tmp_path / "run", shares=True, named=True)
-    with manager:
-        manager.restore(state)
-        assert values(student, teacher) == [5, 5]
-        assert student.w.data_ptr() == teacher.w.data_ptr()
+def shared_memory(cells, by_name=dict) -> tuple[SharedMemory, CellParameters]:
+    parameters = CellParameters(cells, None)
+    shared = SharedMemory(parameters, by_name)
+    parameters.leaves(at_boundary=False)
+    return shared, parameters
 
 
 def groups(*cells: nn.Cell, **named: nn.Cell) -> list[list[str]]:
-    parameters = CellParameters(cells, None)
     by_name = {f"{name}/{one.w.name}": one.w for name, one in named.items()}
-    shared = SharedMemory(parameters, lambda: by_name)
-    parameters.leaves(at_boundary=False)
+    shared, _ = shared_memory(cells, lambda: by_name)
     assert shared.groups() == shared.groups()
     return shared.groups()
 
@@ -140,25 +132,42 @@ def test_groups_are_of_different_parameters_with_all_of_their_memory_in_common()
 
 
 def test_joining_and_parting_in_one_restore():
-    nets = [Net(name, value) for name, value in zip("abcd", range(4), strict=True)]
-    nets[1].w.set_data(nets[0].w)
-    nets[3].w.set_data(nets[2].w)
-    parameters = CellParameters(nets, None)
-    shared = SharedMemory(parameters, dict)
-    parameters.leaves(at_boundary=False)
-    assert shared.restore([["a.w", "c.w"]])
-    parameters.leaves(at_boundary=False)
-    assert shared.groups() == [["a.w", "c.w"]]
-    assert not shared.restore([["a.w", "c.w"]])
-    assert values(nets[1], nets[3]) == [0, 2]
+    """What left a group must not be parted from its new one."""
+    for names, pairs, wanted in (
+        ("abcd", [(1, 0), (3, 2)], ["a.w", "c.w"]),
+        ("cab", [(0, 1)], ["a.w", "b.w"]),
+    ):
+        nets = [Net(name, value) for value, name in enumerate(names)]
+        for target, source in pairs:
+            nets[target].w.set_data(nets[source].w)
+        before = values(*nets)
+        shared, parameters = shared_memory(nets)
+        assert len(shared.groups()) == len(pairs)
+        assert shared.restore([wanted])
+        parameters.leaves(at_boundary=False)
+        assert shared.groups() == [wanted]
+        assert not shared.restore([wanted])
+        assert [values(net) for net in nets if net.w.name not in wanted] == [
+            [value] for net, value in zip(nets, before, strict=True) if net.w.name not in wanted
+        ]
+
+
+def test_parameter_joins_a_buffer_which_keeps_its_memory():
+    net = Net("a", 1)
+    net.register_buffer("z", Tensor(np.full(3, 2, np.float32)))
+    shared, _ = shared_memory([net])
+    place = net.z.data_ptr()
+    assert shared.restore([["a.w", "z"]])
+    assert net.w.data_ptr() == net.z.data_ptr() == place
 
 
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
 def test_new_memory_that_a_compiled_function_does_not_see_is_named(tmp_path, mode, shown):
-    """In GRAPH mode, which compiles the function of a gradient."""
+    """In GRAPH mode, which compiles the function of a gradient; it ends no strict run, which may be exact."""
     ms.set_context(mode=mode)
-    _, teacher, state, manager = job(tmp_path, shares=False, named=True)
-    with manager:
+    student, teacher = Net("student", 1), Net("teacher", 2)
+    state = ck.StateManager([student], teacher=teacher, strict=True)
+    with ck.CheckpointManager(tmp_path) as manager:
         manager.restore(state)
         for step in range(1, 4):
             state.count_delivered(step)
@@ -184,96 +193,27 @@ class Teacher:
         ops.assign(self.net.w, Tensor(state["w"]))
 
 
-def test_object_that_restores_itself_into_a_students_memory_leaves_the_student_as_it_was(tmp_path):
-    for part_them in (True, False):
+@pytest.mark.parametrize("place", ["cell", "named before", "named after"])
+def test_object_that_restores_itself_into_the_memory_of_another_leaves_that_as_it_was(tmp_path, place):
+    """Of a cell that is trained, or given by name; also if the script joins both before its loop."""
+    for resumed in (False, True):
         student = Net("student", 1)
-        teacher = Teacher(student)
-        state = ck.StateManager([student], teacher=teacher)
+        named = {"teacher": (teacher := Teacher(student))}
+        if place != "cell":
+            named = {"student": student, **named} if place == "named before" else {**named, "student": student}
+        state = ck.StateManager([student if place == "cell" else Net("other", 2)], **named)
         with ck.CheckpointManager(tmp_path) as manager:
             manager.restore(state)
-            if part_them:
+            if not resumed:
                 part(student, teacher.net)
                 state.count_delivered(1)
                 manager.save(state).result()
     assert values(student, teacher.net) == [5, 7]
     assert student.w.data_ptr() != teacher.net.w.data_ptr()
-
-
-def test_memory_is_looked_at_again_between_joining_and_parting():
-    """The groups of a save before are not those of now: what left one of them must not be parted from its new one."""
-    nets = [Net(name, value) for name, value in zip("cab", range(3), strict=True)]
-    nets[0].w.set_data(nets[1].w)
-    parameters = CellParameters(nets, None)
-    shared = SharedMemory(parameters, dict)
-    parameters.leaves(at_boundary=False)
-    assert shared.groups() == [["a.w", "c.w"]]
-    shared.restore([["a.w", "b.w"]])
-    parameters.leaves(at_boundary=False)
-    assert shared.groups() == [["a.w", "b.w"]]
-
-
-def test_parameter_joins_a_buffer_which_keeps_its_memory():
-    net = Net("a", 1)
-    net.register_buffer("z", Tensor(np.full(3, 2, np.float32)))
-    parameters = CellParameters([net], None)
-    shared = SharedMemory(parameters, dict)
-    parameters.leaves(at_boundary=False)
-    assert shared.restore([["a.w", "z"]])
-    assert net.w.data_ptr() == net.z.data_ptr()
-
-
-def test_object_that_restores_itself_again_before_the_loop_leaves_the_student_as_it_was(tmp_path):
-    """A script that joins both after the restore had the teacher's weights in its student."""
-    for resumed in (False, True):
-        student = Net("student", 1)
-        teacher = Teacher(student)
-        state = ck.StateManager([student], teacher=teacher)
-        with ck.CheckpointManager(tmp_path) as manager:
-            manager.restore(state)
-            if not resumed:
-                part(student, teacher.net)
-                state.count_delivered(1)
-                manager.save(state).result()
-    join(student, teacher.net)
+    if place == "cell":
+        join(student, teacher.net)
     state.start.undo_changes()
     assert values(student, teacher.net) == [5, 7]
-
-
-def test_new_memory_ends_no_strict_run_that_has_saved(tmp_path, shown):
-    """An average by `set_data` is read by no compiled function, and the run is exact."""
-    ms.set_context(mode=ms.GRAPH_MODE)
-    student, average = Net("student", 1), Net("average", 2)
-    state = ck.StateManager([student], average=average, strict=True)
-
-    def end_step(step):
-        state.count_delivered(step)
-        manager.step(state)
-        manager.save(state).result()
-
-    with ck.CheckpointManager(tmp_path) as manager:
-        manager.restore(state)
-        end_step(1)
-        average.w.set_data(Tensor(np.full(3, 7, np.float32)))
-        end_step(2)
-    assert "average/average.w got new memory after the first micro-step" in shown()
-
-
-@pytest.mark.parametrize("teacher_first", [True, False])
-def test_object_that_restores_itself_into_the_memory_of_another_object_leaves_that_as_it_was(tmp_path, teacher_first):
-    for resumed in (False, True):
-        average = Net("average", 1)
-        teacher = Teacher(average)
-        named = {"teacher": teacher, "average": average} if teacher_first else {"average": average, "teacher": teacher}
-        state = ck.StateManager([Net("student", 2)], **named)
-        with ck.CheckpointManager(tmp_path) as manager:
-            manager.restore(state)
-            if not resumed:
-                part(average, teacher.net)
-                state.count_delivered(1)
-                manager.save(state).result()
-    assert values(average, teacher.net) == [5, 7]
-    state.start.undo_changes()
-    assert values(average, teacher.net) == [5, 7]
 
 
 class Best:
@@ -290,36 +230,39 @@ class Best:
         self.weights = state["weights"]
 
 
-@pytest.mark.parametrize("kind", ["held", "copied", "made", "attribute"])
-def test_arrays_that_are_the_memory_of_a_parameter_are_named(tmp_path, kind, shown):
+def test_arrays_that_are_the_memory_of_a_parameter_are_named(tmp_path, shown):
     """After a resume, they are arrays of their own, and do not follow the parameter any more."""
-    net = Net("net", 1)
-    best = Best(net, kind)
-    state = ck.StateManager([net], best=ck.attributes(best, "weights") if kind == "attribute" else best)
-    with ck.CheckpointManager(tmp_path) as manager:
-        manager.restore(state)
-        for step in range(1, 3):
-            state.count_delivered(step)
-            manager.save(state).result()
-    words = "best holds arrays that are the memory of net.w, so that they change with training"
-    assert shown().count(words) == (kind in ("held", "attribute"))
+    named = 0
+    for kind in ("copied", "made", "held", "attribute"):
+        net = Net("net", 1)
+        best = Best(net, kind)
+        state = ck.StateManager([net], best=ck.attributes(best, "weights") if kind == "attribute" else best)
+        with ck.CheckpointManager(tmp_path / kind) as manager:
+            manager.restore(state)
+            for step in range(1, 3):
+                state.count_delivered(step)
+                manager.save(state).result()
+        named += kind in ("held", "attribute")
+        words = "best holds arrays that are the memory of net.w, so that they change with training"
+        assert shown().count(words) == named, kind
 
 
 @pytest.mark.parametrize("apart", [True, False])
-@pytest.mark.parametrize("named", [False, True])
-def test_checkpoint_that_does_not_say_keeps_the_tie_of_equal_values(tmp_path, monkeypatch, named, apart):
+def test_checkpoint_that_does_not_say_keeps_the_tie_of_equal_values(tmp_path, monkeypatch, apart):
     """Such as one of an earlier version: parted, a tied weight would train alone, in silence."""
-    with monkeypatch.context() as patched:
-        sections = Sources.sections
+    sections = Sources.sections
 
-        def without(self, *args):
-            taken = sections(self, *args)
-            del taken["train"]["shared_memory"]
-            return taken
+    def without(self, *args):
+        taken = sections(self, *args)
+        del taken["train"]["shared_memory"]
+        return taken
 
-        patched.setattr(Sources, "sections", without)
-        saved(tmp_path, shares=True, named=named, put=part if apart else lambda student, teacher: None)
-    student, teacher, state, manager = job(tmp_path, shares=True, named=named)
-    manager.restore(state)
-    assert values(student, teacher) == ([5, 7] if apart else [1, 1])
-    assert (student.w.data_ptr() == teacher.w.data_ptr()) == (not apart)
+    for named in (True, False):
+        root = tmp_path / str(named)
+        with monkeypatch.context() as patched:
+            patched.setattr(Sources, "sections", without)
+            saved(root, shares=True, named=named, put=part if apart else lambda student, teacher: None)
+        student, teacher, state, manager = job(root, shares=True, named=named)
+        manager.restore(state)
+        assert values(student, teacher) == ([5, 7] if apart else [1, 1])
+        assert (student.w.data_ptr() == teacher.w.data_ptr()) == (not apart)
