@@ -84,6 +84,38 @@ class OwnSampler(ds.Sampler):
         return iter(np.random.default_rng(self._epoch).permutation(COUNT).tolist())
 
 
+class Child(ds.Sampler):
+    """Orders by ``sampler`` what a sampler of MindSpore chooses from."""
+
+    def __init__(self, sampler):
+        super().__init__()
+        self._sampler = sampler
+
+    def __iter__(self):
+        return iter(self._sampler)
+
+
+def child_of_mindspores(sampler):
+    parent = ds.SequentialSampler()
+    parent.add_child(Child(sampler))
+    return batched(ds.NumpySlicesDataset(np.arange(COUNT)[:, None], ["x"], sampler=parent))
+
+
+class OwnSlices(ds.NumpySlicesDataset):
+    """A class of the user's own."""
+
+
+class Counting(ds.DSCallback):
+    """Counts in this process what a map has done."""
+
+    def __init__(self):
+        super().__init__(step_size=1)
+        self.steps = 0
+
+    def ds_step_end(self, ds_run_context):
+        self.steps += 1
+
+
 def draw_numpy(x):
     return np.concatenate([x, np.array([np.random.randint(1 << 30)], np.int64)])
 
@@ -187,14 +219,16 @@ def fixed(folder):
         vision.Rescale(1 / 255, 0.0),
     ]
     operations += [vision.Normalize([0.5] * 3, [0.2] * 3), vision.HWC2CHW(), transforms.TypeCast(np.float32)]
-    return batched(images(folder, decode=False).map(operations, ["image"]))
+    return batched(images(folder, decode=False).map([operations[0], transforms.Compose(operations[1:])], ["image"]))
 
 
 def summed(columns, info):
     return ([column + np.random.randint(1000) for column in columns],)
 
 
-CROP = (vision.RandomCrop(8), vision.RandomHorizontalFlip())
+def crop():
+    """New ones each time: MindSpore decides once for each whether it runs in Python."""
+    return vision.RandomCrop(8), vision.RandomHorizontalFlip()
 
 
 def kind(build: Callable[..., Any], way: Any, **options: bool) -> Kind:
@@ -204,6 +238,13 @@ def kind(build: Callable[..., Any], way: Any, **options: bool) -> Kind:
 
 KINDS: dict[str, Kind] = {
     "slices": kind(lambda: batched(slices()), "fast"),
+    "slices-renamed": kind(lambda: batched(slices().rename(["x"], ["z"]).project(["z"])), "fast"),
+    "slices-random-sampler": kind(
+        lambda: batched(
+            ds.NumpySlicesDataset(np.arange(COUNT)[:, None], ["x"], sampler=ds.RandomSampler(replacement=True))
+        ),
+        "fast",
+    ),
     "slices-remainder": kind(lambda: slices().batch(5), "fast"),
     "slices-buffer": kind(lambda: batched(slices(shuffle=False).shuffle(6)), "fast"),
     "repeat-batch": kind(lambda: batched(slices().repeat(2)), "fast"),
@@ -257,12 +298,21 @@ KINDS: dict[str, Kind] = {
     "generator-numpy-processes": kind(lambda: batched(generator(DrawsNumpy, num_parallel_workers=2)), "replay"),
     "sampler-own": kind(lambda: batched(generator(shuffle=None, sampler=OwnSampler())), "replay"),
     "sampler-numpy": kind(lambda: batched(generator(shuffle=None, sampler=GlobalSampler())), "replay", draws=True),
+    "sampler-child": kind(lambda: child_of_mindspores(OwnSampler()), "replay"),
+    "sampler-child-numpy": kind(lambda: child_of_mindspores(GlobalSampler()), "replay", draws=True),
+    "own-class": kind(lambda: batched(OwnSlices(np.arange(COUNT)[:, None], ["x"], shuffle=True)), "replay"),
+    "map-callback": kind(
+        lambda folder: batched(images(folder).map(vision.CenterCrop(8), ["image"], callbacks=[Counting()])), "replay"
+    ),
     "filter": kind(lambda: batched(slices().filter(lambda x: bool(x[0] % 4))), "replay"),
     "varying-batch": kind(lambda: slices().batch(lambda info: info.get_batch_num() % 3 + 1), "replay"),
-    "crop": kind(lambda folder: cropped(folder, 1, *CROP), "replay"),
-    "crop-workers": kind(lambda folder: cropped(folder, 2, *CROP), "replay"),
+    "crop": kind(lambda folder: cropped(folder, 1, *crop()), "replay"),
+    "crop-composed": kind(
+        lambda folder: cropped(folder, 1, transforms.Compose([vision.CenterCrop(10), vision.RandomCrop(8)])), "replay"
+    ),
+    "crop-workers": kind(lambda folder: cropped(folder, 2, *crop()), "replay"),
     "crop-in-python": kind(
-        lambda folder: cropped(folder, 1, vision.ToPIL(), *CROP, vision.RandomRotation(20), vision.ToTensor()),
+        lambda folder: cropped(folder, 1, vision.ToPIL(), *crop(), vision.RandomRotation(20), vision.ToTensor()),
         "replay",
         draws=True,
     ),

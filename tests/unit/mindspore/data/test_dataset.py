@@ -1,305 +1,271 @@
-"""The position of a pipeline: exactly the next batch, whatever the pipeline is made of."""
+"""The position of a pipeline: exactly the next batch, whatever it is made of; what differs is refused by name."""
 
 from __future__ import annotations
+
+import random
 
 import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore.dataset import transforms, vision
+from exactness.pipelines.files import write_files
+from exactness.pipelines.zoo import KINDS
+from mindspore.dataset import vision
 from support.training import UNSET_SEED, begin_process, pipeline, rng_digest, samples
 
+from ckptkit import data
 from ckptkit.errors import ResumeError
+from ckptkit.mindspore.data.batch_digest import digest_of
+from ckptkit.mindspore.data.pipeline import python_code_here
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
+from ckptkit.mindspore.data.replay import replay
 
 EPOCHS = 3
-
-
-# Pipelines
-
-
-class Source:
-    """Random access, in Python."""
-
-    def __len__(self):
-        return 23
-
-    def __getitem__(self, index):
-        return (np.array([index, index * index], np.float32),)
-
-
-class BackwardFirst:
-    """A sampler of the user's own, with another order in every epoch."""
-
-    def __init__(self):
-        self._epoch = 0
-
-    def __iter__(self):
-        self._epoch += 1
-        return iter(np.random.default_rng(self._epoch).permutation(23).tolist())
-
-
-class OwnSampler(ds.Sampler):
-    """A sampler of the user's own that inherits from MindSpore's."""
-
-    def __init__(self):
-        super().__init__()
-        self._epoch = 0
-
-    def __iter__(self):
-        self._epoch += 1
-        return iter(np.random.default_rng(self._epoch).permutation(23).tolist())
-
-
-class Counting(ds.DSCallback):
-    """Counts in this process what a map has done."""
-
-    def __init__(self):
-        super().__init__(step_size=1)
-        self.steps = 0
-
-    def ds_step_end(self, ds_run_context):
-        self.steps += 1
-
-
-def slices(count=23, **options):
-    return ds.NumpySlicesDataset({"x": samples(count)["x"]}, **options)
-
-
-def images():
-    pixels = np.random.default_rng(4).integers(0, 255, (23, 10, 10, 3), dtype=np.uint8)
-    return ds.NumpySlicesDataset({"x": pixels}, shuffle=True)
 
 
 def doubled(x):
     return x * 2
 
 
-def negated(column, info):
-    return ([-one for one in column],)
+def slices(**options):
+    return ds.NumpySlicesDataset({"x": samples(23)["x"]}, shuffle=True, **options)
 
 
-def size_of_batch(info):
-    return 2 + info.get_batch_num() % 2
+def maps(**options):
+    return slices().map(doubled, ["x"], **options).batch(4)
 
 
-def with_own_child():
-    sampler = ds.SequentialSampler()
-    sampler.add_child(OwnSampler())
-    return sampler
+BOTH = pytest.mark.parametrize("make", [pipeline, maps], ids=["fast", "replay"])
 
 
-PIPELINES = {
-    "slices": lambda: slices(shuffle=True).batch(4, drop_remainder=True),
-    "slices-in-order": lambda: slices(shuffle=False).batch(4, drop_remainder=True),
-    "remainder": lambda: slices(shuffle=True).batch(4),
-    "unbatched": lambda: slices(shuffle=True),
-    "shuffle-buffer": lambda: slices(shuffle=False).shuffle(8).batch(4),
-    "repeat": lambda: slices(shuffle=True).repeat(2).batch(4),
-    "renamed": lambda: pipeline(23).rename(["x"], ["z"]).project(["z"]),
-    "random-sampler": lambda: slices(sampler=ds.RandomSampler(replacement=True)).batch(4),
-    "map": lambda: slices(shuffle=True).map(doubled, ["x"]).batch(4),
-    "crop": lambda: images().map([vision.RandomCrop(6), vision.RandomHorizontalFlip()], ["x"]).batch(4),
-    "composed": lambda: images().map(transforms.Compose([vision.CenterCrop(6), vision.HWC2CHW()]), ["x"]).batch(4),
-    "map-with-callback": lambda: images().map(vision.CenterCrop(6), ["x"], callbacks=[Counting()]).batch(4),
-    "composed-crop": lambda: images().map(transforms.Compose([vision.Rescale(2.0, 0.0), vision.RandomCrop(6)]), ["x"]),
-    "zip": lambda: ds.zip((slices(shuffle=True), slices(23, shuffle=True).rename(["x"], ["z"]))).batch(4),
-    "concat": lambda: (slices(12, shuffle=True) + slices(11, shuffle=True)).shuffle(5).batch(4),
-    "generator": lambda: ds.GeneratorDataset(Source(), ["x"], shuffle=True).batch(4),
-    "filter": lambda: slices(shuffle=True).filter(lambda x: x[0] < 1, ["x"]).batch(4),
-    "skip-take": lambda: slices(shuffle=True).skip(2).take(19).batch(4),
-    "own-sampler": lambda: slices(sampler=BackwardFirst()).batch(4),
-    "inherited-sampler": lambda: slices(sampler=OwnSampler()).batch(4),
-    "own-child-sampler": lambda: slices(sampler=with_own_child()).batch(4),
-    "per-batch-map": lambda: slices(shuffle=True).batch(4, per_batch_map=negated),
-    "varying-batch": lambda: slices(shuffle=True).batch(size_of_batch),
-}
-FAST = {
-    *("slices", "slices-in-order", "remainder", "unbatched", "shuffle-buffer", "repeat", "renamed"),
-    *("random-sampler", "composed", "zip", "concat", "skip-take"),
-}
+def crops(workers):
+    pixels = np.random.default_rng(4).integers(0, 255, (23, 10, 10, 3), dtype=np.uint8)
+    return ds.NumpySlicesDataset({"x": pixels}).map(vision.RandomCrop(6), ["x"], num_parallel_workers=workers).batch(4)
 
 
-def taken(dataset):
-    """An iterator from where ``dataset`` is positioned."""
-    return dataset.create_tuple_iterator(num_epochs=EPOCHS, output_numpy=True)
+def prepared(dataset, delivered=0, state=None, **options):
+    position = DatasetPosition(dataset, **options)
+    if state is not None:
+        position.check(state)
+    position.prepare(delivered, state)
+    return position
 
 
-def rest_of(iterator, epochs):
-    """The bytes of every batch, in lists by epoch."""
-    return [[b"|".join(column.tobytes() for column in row) for row in iterator] for _ in range(epochs)]
-
-
-def all_batches(make):
-    begin_process()
-    return rest_of(taken(make()), EPOCHS)
+def digests_left(position, delivered=0, **options):
+    """The digest of each batch that is left of all epochs."""
+    iterator = position.dataset.create_tuple_iterator(num_epochs=EPOCHS, **options)
+    position.iterator_made()
+    return [digest_of(batch) for _ in range(EPOCHS - delivered // position.size) for batch in iterator]
 
 
 def recorded_after(make, delivered, **options):
-    """What a checkpoint after ``delivered`` batches holds of the data."""
-    position = DatasetPosition(make(), **options)
-    position.prepare(0, None)
-    iterator = taken(position.dataset)
+    """What a checkpoint holds of the data, and the digests of the batches after it."""
+    begin_process()
+    position = prepared(make(), **options)
+    iterator = position.dataset.create_tuple_iterator(num_epochs=EPOCHS)
     position.iterator_made()
-    batches = (row for _ in range(EPOCHS) for row in iterator)
+    batches = (digest_of(batch) for _ in range(EPOCHS) for batch in iterator)
     for _ in range(delivered):
         next(batches)
-    return position.state(delivered)
+    state = position.state(delivered)
+    expected = list(batches)
+    begin_process()
+    return state, expected
 
 
-def positioned(make, delivered, *, seed=5, **options):
-    """As a fresh process that resumes after ``delivered`` batches."""
-    begin_process(seed)
-    state = recorded_after(make, delivered)
-    begin_process(seed=None)
-    position = DatasetPosition(make(), **options)
-    position.check(state)
-    position.prepare(delivered, state)
-    iterator = taken(position.dataset)
-    position.iterator_made()
-    return rest_of(iterator, EPOCHS - delivered // position.size)
+# Any pipeline
 
 
-@pytest.mark.parametrize("name", list(PIPELINES))
-def test_next_batches_are_those_of_the_uninterrupted_run(name):
-    expected = all_batches(PIPELINES[name])
-    size = len(expected[0])
-    for delivered in (1, 2, size, size + 2, 2 * size + size - 1):
-        epoch, batch = divmod(delivered, size)
-        assert positioned(PIPELINES[name], delivered) == [expected[epoch][batch:], *expected[epoch + 1 :]]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("files")
+    write_files(made)
+    return made
 
 
-@pytest.mark.parametrize("name", sorted(PIPELINES.keys() - {"slices-in-order"}))
-def test_pipelines_above_have_another_order_in_every_epoch(name):
-    first, second, third = all_batches(PIPELINES[name])
-    assert first != second != third
+def is_tried_here(name):
+    """Loaders are those of `test_iterable`, and `exactness.pipelines` has all in fresh processes."""
+    return "processes" not in name and name != "map-numpy-threads" and not name.startswith(("list", "loader"))
+
+
+@pytest.mark.parametrize("name", list(filter(is_tried_here, KINDS)))
+def test_next_batches_are_those_of_the_uninterrupted_run(name, folder, shown):
+    kind = KINDS[name]
+    options = {"augmentation": "stateless" if kind.stateless else None}
+
+    def make():
+        return kind.build(folder)
+
+    size = DatasetPosition(make()).size
+    _, whole = recorded_after(make, 0, **options)
+    assert whole[:size] != whole[size : 2 * size] or name in KINDS_IN_ORDER, "epochs that are alike prove nothing"
+    for delivered, recovery in ((2, True), (size, False), (2 * size - 1, True)):
+        state, expected = recorded_after(make, delivered, **options)
+        begin_process(seed=None if kind.way == "fast" else 5)  # a sampler of shards keeps the seed of its making
+        np.random.seed(77)
+        random.seed(77)
+        ds.config.set_fast_recovery(recovery)
+        before = rng_digest()
+        position = prepared(make(), delivered, state, **options)
+        left = digests_left(position, delivered)
+        assert ds.config.get_fast_recovery() == recovery
+        assert position.dataset.get_init_step() == 0
+        assert left == expected == whole[delivered:], delivered
+        assert (rng_digest() == before) == (not kind.draws)
+        assert bool(position.own_draws) == kind.draws
+        position.leave()
+    assert ("replaying the data" in shown()) == (kind.way != "fast")
+    assert ("draws from the global generators" in shown()) == kind.draws
+    assert ("replaying it instead" in shown()) == (name == "map-declared-wrongly")
+
+
+KINDS_IN_ORDER = {"generator-stream"}
 
 
 def test_what_mindspore_does_by_default_would_differ():
-    # Otherwise the crops above would prove nothing.
-    expected = all_batches(PIPELINES["crop"])
-    begin_process()
-    dataset = PIPELINES["crop"]()
+    """Otherwise the crops above would prove nothing."""
+    _, expected = recorded_after(lambda: crops(1), 2)
+    dataset = crops(1)
     dataset.set_init_step(2)
-    assert rest_of(taken(dataset), 1) != [expected[0][2:]]
+    iterator = dataset.create_tuple_iterator(num_epochs=1)
+    assert [digest_of(batch) for batch in iterator] != expected[:4]
 
 
-@pytest.mark.parametrize("name", list(PIPELINES))
-def test_only_exact_pipelines_are_positioned_fast(name, shown):
-    state = recorded_after(PIPELINES[name], 4)
-    for before in (True, False):
-        begin_process()
-        ds.config.set_fast_recovery(before)
-        position = DatasetPosition(PIPELINES[name]())
-        position.prepare(4, state)
-        taken(position.dataset)
+@BOTH
+def test_any_iterator_starts_at_next_batch(make):
+    state, expected = recorded_after(make, 8)
+    assert digests_left(prepared(make(), 8, state), 8, output_numpy=True, do_copy=True) == expected
+    for options in ({"num_epochs": EPOCHS}, {}, {"num_epochs": -1}):
+        iterator = prepared(make(), 8, state).dataset.create_dict_iterator(**options)
+        assert digest_of(next(iterator)) == expected[0], options
+    assert iterator.get_col_names() == [*next(iterator)]
+    iterator.stop()
+
+
+def test_checkpoint_without_digest_is_positioned(shown):
+    state, expected = recorded_after(pipeline, 5)
+    position = prepared(pipeline(), 5, state)
+    assert position.state(5) == state, "of a save before the next batch"
+    assert position.state(6)["probe"] is None, "a loop that reads ahead trained another one last"
+    assert digests_left(prepared(pipeline(), 5, state | {"probe": None}), 5) == expected
+    assert "replay" not in shown()
+
+
+@BOTH
+def test_another_batch_than_was_trained_last_is_refused(make, shown):
+    state, _ = recorded_after(make, 5)
+    position = prepared(make(), 5, state | {"probe": "0" * 32})
+    before = rng_digest()
+    with pytest.raises(
+        ResumeError, match=r"<- NumpySlicesDataset: batch 4, the last one that was trained, is different"
+    ):
+        digests_left(position, 5)
+    assert ("replaying it instead" in shown()) == (make is pipeline)
+    assert rng_digest() == before
+    assert (position.dataset.get_init_step(), ds.config.get_fast_recovery()) == (0, True)
+
+
+def test_later_iterators_begin_at_the_first_epoch():
+    for make in (pipeline, lambda: augmented(3)):
+        _, expected = recorded_after(make, 0)
+        state, _ = recorded_after(make, 12)
+        position = prepared(make(), 12, state)
+        digests_left(position, 12)
+        iterator = position.dataset.create_tuple_iterator(num_epochs=EPOCHS)
+        assert [digest_of(batch) for _ in range(EPOCHS) for batch in iterator] == expected
+
+
+def test_iterators_that_cannot_be_positioned_are_refused():
+    state, _ = recorded_after(pipeline, 11)
+    position = prepared(pipeline(), 11, state)
+    with pytest.raises(ResumeError, match=r"num_epochs=1 are 11 batches, but 11 were delivered"):
+        iter(position.dataset)
+    pipeline().create_tuple_iterator(num_epochs=EPOCHS)
+    with pytest.raises(ResumeError, match=r"no iterator was made of the dataset that was restored"):
         position.iterator_made()
-        assert ds.config.get_fast_recovery() == before
-        assert position.dataset.get_init_step() == 0
-    assert ("replaying the data up to batch 4" in shown()) == (name not in FAST)
-    assert "replaying it instead" not in shown()
+
+
+class Growing:
+    def __init__(self, rows):
+        self.epoch = 0
+        self.rows = rows
+
+    def __iter__(self):
+        self.epoch += 1  # the first time to learn the size
+        for row in range(self.rows if self.epoch == 3 else 12):
+            yield (np.full(6, row, np.float32),)
+
+
+def test_an_epoch_of_another_length_ends_a_replay():
+    for rows, what in ((8, "fewer"), (16, "more")):
+        position = prepared(ds.GeneratorDataset(Growing(rows), ["x"]).batch(4), 6)
+        with pytest.raises(ResumeError, match=f"an epoch has 3 batches, but epoch 1 has {what}"):
+            position.dataset.create_tuple_iterator(num_epochs=EPOCHS)
 
 
 def test_who_lets_go_late_moves_no_other():
-    dataset = PIPELINES["map"]()
-    first, second = DatasetPosition(dataset), DatasetPosition(dataset)
-    first.prepare(0, None)
-    second.prepare(0, None)
+    dataset = maps()
+    first, second = prepared(dataset), prepared(dataset)
     first.release()
     assert "create_tuple_iterator" in vars(dataset)
     second.release()
     assert "create_tuple_iterator" not in vars(dataset)
 
 
-def test_a_class_of_the_users_own_is_replayed(shown):
-    class NumpySlicesDataset(ds.NumpySlicesDataset):
-        pass
-
-    position = DatasetPosition(NumpySlicesDataset({"x": samples(23)["x"]}, shuffle=True).batch(4))
-    position.prepare(2, None)
-    taken(position.dataset)
-    assert "replaying the data up to batch 2" in shown()
-
-
 # Seeds
 
 
-def test_fresh_start_keeps_the_seed_that_was_set():
+def test_fresh_start_draws_missing_seed(monkeypatch, shown):
+    """Another one each time, never the one that means unset; it disturbs no generator, and reproduces the data."""
     begin_process(seed=9)
-    position = DatasetPosition(pipeline())
-    position.prepare(0, None)
+    position = prepared(pipeline())
     assert (position.seed, ds.config.get_seed()) == (9, 9)
-
-
-def test_fresh_start_draws_missing_seed(shown):
-    """Another one each time, which disturbs no generator."""
     seeds = set()
     for _ in range(4):
         begin_process(seed=None)
         before = rng_digest()
-        position = DatasetPosition(pipeline())
-        position.prepare(0, None)
+        position = prepared(pipeline())
         assert position.seed == ds.config.get_seed()
         assert f"drew {position.seed} and recorded it in the run; ms.set_seed({position.seed})" in shown()
         assert rng_digest() == before
         seeds.add(position.seed)
     assert len(seeds) == 4
-    assert UNSET_SEED not in seeds
-
-
-@pytest.mark.parametrize(("drawn", "seed"), [(UNSET_SEED - 1, UNSET_SEED - 1), (UNSET_SEED, UNSET_SEED + 1)])
-def test_seed_that_means_unset_is_never_drawn(monkeypatch, drawn, seed):
-    begin_process(seed=None)
-    monkeypatch.setattr("secrets.randbelow", lambda below: drawn)
-    position = DatasetPosition(pipeline())
-    position.prepare(0, None)
-    assert position.seed == seed
-
-
-def test_logged_seed_reproduces_data():
-    begin_process(seed=None)
-    position = DatasetPosition(pipeline())
-    position.prepare(0, None)
-    seed, iterator = position.seed, taken(position.dataset)
-    position.iterator_made()
-    found = rest_of(iterator, EPOCHS)
-    begin_process(seed=seed)
-    assert rest_of(taken(pipeline()), EPOCHS) == found
+    given = digests_left(position)
+    begin_process(seed=position.seed)
+    assert digests_left(prepared(pipeline())) == given
+    for drawn, seed in ((UNSET_SEED - 1, UNSET_SEED - 1), (UNSET_SEED, UNSET_SEED + 1)):
+        begin_process(seed=None)
+        monkeypatch.setattr("secrets.randbelow", lambda below, drawn=drawn: drawn)
+        assert prepared(pipeline()).seed == seed
 
 
 def test_resume_takes_recorded_seed_without_disturbing_generators():
     begin_process(seed=None)
     before = rng_digest()
-    position = DatasetPosition(pipeline())
-    position.prepare(3, {**RECORDED, "seed": 77})
+    prepared(pipeline(), 3, {**RECORDED, "seed": 77})
     assert ds.config.get_seed() == 77
     assert rng_digest() == before
 
 
 def test_seed_change_before_iterator_is_refused():
-    position = DatasetPosition(pipeline())
-    position.prepare(3, None)
+    position = prepared(pipeline(), 3)
     ds.config.set_seed(8)
-    with pytest.raises(ResumeError, match=r"was 5 when the run was resumed and is 8 now"):
-        position.iterator_made()
-    assert position.dataset.get_init_step() == 0
-    assert ds.config.get_fast_recovery()
+    for make_iterator in (position.iterator_made, position.dataset.create_tuple_iterator):
+        with pytest.raises(ResumeError, match=r"was 5 when the run was resumed and is 8 now"):
+            make_iterator()
 
 
 def test_leaving_brings_back_the_seed_from_before():
     """Also where one process started twice."""
     begin_process(seed=None)
-    position = DatasetPosition(pipeline())
-    position.prepare(0, None)
+    position = prepared(pipeline())
     position.prepare(0, None)
     position.leave()
     assert ds.config.get_seed() == UNSET_SEED
-    position.prepare(0, None)
-    ds.config.set_seed(8)
-    position.leave()
-    assert ds.config.get_seed() == 8, "the user's, since then"
-    position.prepare(0, None)
-    position.leave()
-    assert ds.config.get_seed() == 8
+    for _ in range(2):
+        position.prepare(0, None)
+        ds.config.set_seed(8)
+        position.leave()
+        assert ds.config.get_seed() == 8, "the user's, since then"
 
 
 # What differs
@@ -311,65 +277,160 @@ RECORDED = {
 }
 
 
-@pytest.mark.parametrize("process_seed", [None, 5])
-def test_the_same_pipeline_passes(process_seed):
-    begin_process(process_seed)
-    DatasetPosition(pipeline()).check(RECORDED)
-
-
-@pytest.mark.parametrize(
-    ("recorded", "message"),
-    [
+def test_what_differs_is_named(monkeypatch):
+    for seed in (None, 5):
+        begin_process(seed)
+        position = DatasetPosition(pipeline())
+        position.check(RECORDED)
+    before = rng_digest()
+    for recorded, message in (
         ({"size": 12}, r"batches per epoch \(.*\): the checkpoint has 12, this dataset has 11"),
         ({"batch_size": 5}, r"samples per batch: the checkpoint has 5, this dataset has 4"),
         ({"columns": ("y", "x")}, r"columns: the checkpoint has \('y', 'x'\), this dataset has \('x', 'y'\)"),
         ({"seed": 6}, r"the checkpoint has 6, this process set 5 \(use ms\.set_seed\(6\) or none\)"),
-    ],
-)
-def test_what_differs_is_named(recorded, message):
-    position = DatasetPosition(pipeline())
-    before = rng_digest()
-    with pytest.raises(ResumeError, match=message):
-        position.check(RECORDED | recorded)
+        ({"iterable": "list"}, "made with a list, but this training reads a MindSpore pipeline"),
+    ):
+        with pytest.raises(ResumeError, match=message):
+            position.check(RECORDED | recorded)
     assert (rng_digest(), ds.config.get_seed(), position.dataset.get_init_step()) == (before, 5, 0)
+    for debug, lines in (("0", 4), ("1", 5)):
+        monkeypatch.setenv("CKPTKIT_DEBUG", debug)
+        with pytest.raises(ResumeError) as raised:
+            position.check({**RECORDED, "size": 1, "batch_size": 1, "columns": (), "seed": 1})
+        assert len(str(raised.value).splitlines()) == lines
 
 
-@pytest.mark.parametrize(("debug", "lines"), [("0", 4), ("1", 5)])
-def test_all_that_differs_is_named_at_once(debug, lines, monkeypatch):
-    monkeypatch.setenv("CKPTKIT_DEBUG", debug)
-    with pytest.raises(ResumeError) as raised:
-        DatasetPosition(pipeline()).check({**RECORDED, "size": 1, "batch_size": 1, "columns": (), "seed": 1})
-    assert len(str(raised.value).splitlines()) == lines
+def test_another_pipeline_is_named():
+    own = {"num_parallel_workers": 2, "python_multiprocessing": True}
+    for before, after, message in (
+        (lambda: crops(1), lambda: crops(2), r"MapDataset\(RandomCrop\)', 1\).*MapDataset\(RandomCrop\)', 2\)"),
+        (
+            lambda: maps(num_parallel_workers=1),
+            lambda: maps(**own),
+            r"MapDataset\(doubled\)', 1\).*MapDataset\(doubled\)', 2\)",
+        ),
+        (lambda: augmented(3), lambda: augmented(4), r"seeds of ckptkit\.data\.Augmented.*\(3, 3\).*\(4, 4\)"),
+        (pipeline, lambda: pipeline().rename(["x"], ["x"]), None),
+        (lambda: maps(num_parallel_workers=1), lambda: maps(num_parallel_workers=2), None),
+        (lambda: augmented(3), lambda: augmented(3, num_parallel_workers=2), None),
+    ):
+        state = prepared(before()).state(0)
+        if message is None:
+            DatasetPosition(after()).check(state)
+        else:
+            with pytest.raises(ResumeError, match=message):
+                DatasetPosition(after()).check(state)
+    state, expected = recorded_after(lambda: maps(num_parallel_workers=1), 4, augmentation="stateless")
+    assert digests_left(prepared(maps(**own), 4, state, augmentation="stateless"), 4) == expected
 
 
-def test_debug_mode_is_refused():
+def test_code_may_become_stateless_later(shown):
+    state, expected = recorded_after(maps, 4)
+    assert "skip node" not in shown()
+    assert digests_left(prepared(maps(), 4, state, augmentation="stateless"), 4) == expected
+    assert shown().count("if MindSpore warns next of a skip node below a map node") == 1
+    state, expected = recorded_after(maps, 4, augmentation="stateless")
+    assert digests_left(prepared(maps(), 4, state), 4) == expected
+
+
+def test_what_cannot_be_positioned_is_refused():
+    with pytest.raises(ResumeError, match=r"was not prepared"):
+        DatasetPosition(pipeline()).state(0)
+    with pytest.raises(ResumeError, match=r"no batch"):
+        DatasetPosition(ds.NumpySlicesDataset(samples(3), shuffle=True).batch(4, drop_remainder=True))
+    with pytest.raises(ValueError, match=r'augmentation must be None or "stateless", got "?\'?none'):
+        DatasetPosition(pipeline(), augmentation="none")
+    for options in ({}, {"callback": print}):
+        with pytest.raises(ResumeError, match=r'sync_wait\("trained"\): no checkpoint holds what training tells'):
+            DatasetPosition(slices().sync_wait("trained", 2, **options).batch(4))
     ds.config.set_debug_mode(True)
     with pytest.raises(ResumeError, match=r"set_debug_mode\(False\)"):
         DatasetPosition(pipeline())
 
 
-def test_dataset_without_a_batch_is_refused():
-    with pytest.raises(ResumeError, match=r"no batch"):
-        DatasetPosition(ds.NumpySlicesDataset(samples(3), shuffle=True).batch(4, drop_remainder=True))
+def test_sizes_of_batches_are_asked_in_this_process():
+    """Though what makes the batches runs in others."""
+    options = {"per_batch_map": lambda x, info: (x,), "num_parallel_workers": 2, "python_multiprocessing": True}
+    assert python_code_here(slices().batch(2, **options)) == []
+    assert python_code_here(slices().batch(lambda info: 2, **options)) == ["BatchDataset"]
 
 
-def test_state_before_preparing_is_refused():
-    with pytest.raises(ResumeError, match=r"was not prepared"):
-        DatasetPosition(pipeline()).state(0)
-
-
-def test_digest_stored_is_that_of_last_batch_delivered():
-    position = DatasetPosition(pipeline())
-    position.prepare(0, None)
-    batches = taken(position.dataset)
-    for _ in range(3):
-        next(batches)
-    assert position.state(3)["probe"] is not None
-    assert position.state(2)["probe"] is None, "a loop that reads ahead trained another one last"
-
-
-def test_learning_the_size_does_not_disturb_the_draws():
+def test_learning_the_size_does_not_disturb_the_draws(folder):
     before = rng_digest()
-    DatasetPosition(PIPELINES["own-sampler"]())
-    DatasetPosition(PIPELINES["slices"]())
+    for name in ("sampler-own", "slices"):
+        DatasetPosition(KINDS[name].build(folder))
     assert rng_digest() == before
+
+
+# Random augmentation that resumes at once
+
+
+class Source:
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, index):
+        return index
+
+
+def augmented(seed, **options):
+    def drawn(sample, rng):
+        return np.array([sample]), rng.random(2)
+
+    return data.Augmented(Source(), drawn, seed=seed).dataset(["x", "z"], **options).batch(5)
+
+
+def test_augmentation_depends_on_seed_epoch_index_only():
+    for seed, options in ((0, {}), (3, {}), (3, {"shuffle": False})):
+        iterator = augmented(seed, **options).create_tuple_iterator(num_epochs=EPOCHS, output_numpy=True)
+        rows = [(int(x[0]), tuple(z)) for _ in range(EPOCHS) for batch in iterator for x, z in zip(*batch, strict=True)]
+        epochs = [[index for index, _ in rows[begin : begin + 23]] for begin in (0, 23, 46)]
+        assert all(sorted(epoch) == [*range(23)] for epoch in epochs)
+        assert (epochs[0] != epochs[1]) == (not options)
+        assert (epochs[0] == [*range(23)]) == bool(options)
+        for place, (index, drawn) in enumerate(rows):
+            assert drawn == tuple(data.sample_rng(seed, place // 23, index).random(2))
+
+
+def test_order_of_skipped_epochs_is_not_computed(monkeypatch):
+    state, expected = recorded_after(lambda: augmented(3), 12)
+    asked = []
+    iterate = data.EpochSampler.__iter__
+    monkeypatch.setattr(data.EpochSampler, "__iter__", lambda self: asked.append(self.epoch) or iterate(self))
+    assert digests_left(prepared(augmented(3), 12, state), 12) == expected
+    assert asked == [2]
+
+
+def numbered(columns, noise, info):
+    return [column + info.get_epoch_num() for column in columns], noise
+
+
+def test_epoch_dependent_pipeline_prevents_epoch_skip(shown):
+    """More than the sampler differs by epoch: a shuffle buffer, or code that is told the epoch."""
+    for make, options in (
+        (lambda: augmented(3).shuffle(4), {}),
+        (lambda: augmented(3).batch(1, per_batch_map=numbered, num_parallel_workers=1), {}),
+        (lambda: augmented(3).batch(1, per_batch_map=numbered, num_parallel_workers=1), {"augmentation": "stateless"}),
+    ):
+        for delivered in (4, 5, 12):
+            state, expected = recorded_after(make, delivered, **options)
+            assert digests_left(prepared(make(), delivered, state, **options), delivered) == expected
+    assert "replaying it instead" not in shown()
+
+
+# What is said meanwhile
+
+
+def test_replay_predicts_its_cost(shown):
+    def clock(step):
+        times = iter(step * count for count in range(10_000))
+        return lambda: next(times)
+
+    reads = iter(range(1000))
+    assert replay(1000, lambda: next(reads), monotonic=clock(0.01)) == 999
+    assert next(reads, None) is None
+    assert "replaying the data up to batch 1000" in shown()
+    assert "the replay of 980 more batches will take about 0:00:10" in shown()
+    assert shown().count("\n") == 2
+    replay(100, lambda: None, monotonic=clock(2.0))
+    assert "the replay of 99 more batches will take about 0:03:18" in shown(), "foreseen after a second"
