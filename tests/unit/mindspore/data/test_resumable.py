@@ -7,7 +7,6 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from mindspore.train import Callback
 from support.own_loop import OwnLoop
 from support.process import forked
 from support.training import Job, accumulation_cell, begin_process, checkpoints, crashed, digest, pipeline
@@ -187,13 +186,10 @@ class Quiet(nn.Cell):
         return ops.square(self.out(x) - y).mean()
 
 
-class EpochLife(OwnLoop):
-    """Epochs of 4 or, without a known length, 5 batches in cycles of ``k``."""
-
-    def __init__(self, root, make, *, k=8, epochs=2, remainder="flush", **options):
-        begin_process()
-        cell = accumulation_cell(k, network=Quiet, remainder=remainder)
-        super().__init__(root, cell, data.resumable(make(), epochs), keep=ck.KeepLatest(99), **options)
+def epoch_life(root, make, *, k=8, epochs=2, remainder="flush", **options):
+    begin_process()
+    cell = accumulation_cell(k, network=Quiet, remainder=remainder)
+    return OwnLoop(root, cell, data.resumable(make(), epochs), keep=ck.KeepLatest(99), **options)
 
 
 def places(root):
@@ -205,11 +201,11 @@ def places(root):
 def test_saves_see_boundary_at_epoch_end(tmp_path, remainder, make):
     """K is larger than an epoch, so that there are no others."""
     options = {"make": make, "epochs": 3, "remainder": remainder, "save": ck.SaveEvery(optimizer_steps=1)}
-    expected = EpochLife(tmp_path / "whole", **options).run()
+    expected = epoch_life(tmp_path / "whole", **options).run()
     assert places(tmp_path / "whole") == [(1, 0), (2, 0), (3, 0)]
     assert expected.cell.counters.updates == (3 if remainder == "flush" else 0)
-    EpochLife(tmp_path / "run", **options).run(until=10)
-    assert EpochLife(tmp_path / "run", **options).run().steps == later(expected.steps, 8)
+    epoch_life(tmp_path / "run", **options).run(until=10)
+    assert epoch_life(tmp_path / "run", **options).run().steps == later(expected.steps, 8)
 
 
 @pytest.mark.parametrize(
@@ -219,22 +215,22 @@ def test_saves_see_boundary_at_epoch_end(tmp_path, remainder, make):
 def test_cycles_that_an_epoch_ends_go_on_exactly(tmp_path, make, mid_cycle, until, begins):
     """Where its size is not known, the next batch ends it."""
     options = {"make": make, "k": 4, "mid_cycle": mid_cycle, "save": ck.SaveEvery(micro_steps=1)}
-    expected = EpochLife(tmp_path / "whole", **options).run()
+    expected = epoch_life(tmp_path / "whole", **options).run()
     assert expected.cell.counters.updates == 4
     if mid_cycle != "exact":
         assert places(tmp_path / "whole") == [(cycle, 0) for cycle in range(mid_cycle == "align", 5)]
-    EpochLife(tmp_path / "run", **options).run(until=until)
-    resumed = EpochLife(tmp_path / "run", **options).run()
+    epoch_life(tmp_path / "run", **options).run(until=until)
+    resumed = epoch_life(tmp_path / "run", **options).run()
     assert resumed.steps == later(expected.steps, begins)
     assert resumed.cell.counters == expected.cell.counters
 
 
 def test_eager_order_is_redrawn_at_run_start(tmp_path):
     options = {"make": DrawingLoader, "epochs": 1, "save": ck.SaveEvery(micro_steps=1)}
-    expected = EpochLife(tmp_path / "whole", **options).run()
-    EpochLife(tmp_path / "run", mid_cycle="rewind", **options).run(until=2)
+    expected = epoch_life(tmp_path / "whole", **options).run()
+    epoch_life(tmp_path / "run", mid_cycle="rewind", **options).run(until=2)
     assert places(tmp_path / "run") == [(0, 0)]
-    assert EpochLife(tmp_path / "run", mid_cycle="rewind", **options).run().steps == expected.steps
+    assert epoch_life(tmp_path / "run", mid_cycle="rewind", **options).run().steps == expected.steps
 
 
 # What the loop may do with a batch
@@ -262,19 +258,6 @@ def test_a_loop_may_change_its_batches(tmp_path, make, change):
     expected = Life(tmp_path / "whole", make, epochs=1, change=change).run().steps
     Life(tmp_path / "run", make, epochs=1, every=3, change=change).run(until=3)
     assert Life(tmp_path / "run", make, epochs=1, change=change).run().steps == later(expected, 3)
-
-
-class Masking(Callback):
-    """Changes the batch before it is trained."""
-
-    def on_train_step_begin(self, run_context):
-        mask(run_context.original_args().train_dataset_element)
-
-
-def test_a_callback_may_change_the_batches(root):
-    expected = Job().uninterrupted(1, Masking()).steps
-    crashed(root, 4, 1, Masking())
-    assert Job().resumed(checkpoints(root), 1, Masking()).steps == later(expected, 3)
 
 
 def doubled(x):
