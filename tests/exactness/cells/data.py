@@ -11,10 +11,7 @@ import mindspore.dataset as ds
 import numpy as np
 
 from ckptkit import data
-from exactness.cells.job import BATCHES_PER_EPOCH, SAMPLES_PER_BATCH
-from exactness.cells.kinds import CLASSES, FEATURES
-
-COUNT = BATCHES_PER_EPOCH * SAMPLES_PER_BATCH
+from exactness.jobs.parts import BATCH, CLASSES, FEATURES, SAMPLES
 
 
 class Rows:
@@ -22,11 +19,11 @@ class Rows:
 
     def __init__(self) -> None:
         rng = np.random.default_rng(3)
-        self.x = rng.standard_normal((COUNT, FEATURES), np.float32)
-        self.y = rng.standard_normal((COUNT, CLASSES), np.float32)
+        self.x = rng.standard_normal((SAMPLES, FEATURES), np.float32)
+        self.y = rng.standard_normal((SAMPLES, CLASSES), np.float32)
 
     def __len__(self):
-        return COUNT
+        return SAMPLES
 
     def __getitem__(self, index):
         return self.x[index], self.y[index]
@@ -46,25 +43,21 @@ class Batches:
 
     def __init__(self) -> None:
         self.rows = Rows()
-        self.epoch = 0
+        self.epoch = self.done = 0
 
     def order(self):
-        return np.random.default_rng(self.epoch).permutation(COUNT).reshape(-1, SAMPLES_PER_BATCH)
+        return np.random.default_rng(self.epoch).permutation(SAMPLES).reshape(-1, BATCH)
 
     def batch(self, indices):
         return ms.Tensor(self.rows.x[indices]), ms.Tensor(self.rows.y[indices])
 
     def __iter__(self):
         self.epoch += 1
-        return (self.batch(indices) for indices in self.order())
+        return map(self.batch, self.order())
 
 
 class Loader(Batches):
     """The same with a state: an iteration delivers the rest of the epoch that the state is in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.done = 0
 
     def state_dict(self):
         return {"epoch": self.epoch, "done": self.done}
@@ -81,12 +74,7 @@ class Loader(Batches):
 
 @dataclass(frozen=True)
 class Data:
-    """One way to feed a training.
-
-    Attributes:
-        build: Makes it.
-        augmentation: What the user declares of it.
-    """
+    """One way to feed a training, and what the user declares of it."""
 
     build: Callable[[], Any]
     augmentation: Literal["stateless"] | None = None
@@ -97,20 +85,16 @@ class Data:
         return isinstance(self.build, type)
 
 
-def batched(dataset: ds.Dataset) -> ds.Dataset:
-    return dataset.batch(SAMPLES_PER_BATCH)
-
-
 def slices() -> ds.Dataset:
     rows = Rows()
     return ds.NumpySlicesDataset({"x": rows.x, "y": rows.y}, shuffle=True)
 
 
 DATA: dict[str, Data] = {
-    "slices": Data(lambda: batched(slices())),
-    "augmented": Data(lambda: batched(data.Augmented(Rows(), jitter, seed=5).dataset(["x", "y"]))),
-    "generator": Data(lambda: batched(ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=True))),
-    "declared": Data(lambda: batched(slices().map(negated, ["x"], num_parallel_workers=1)), "stateless"),
+    "slices": Data(lambda: slices().batch(BATCH)),
+    "augmented": Data(lambda: data.Augmented(Rows(), jitter, seed=5).dataset(["x", "y"]).batch(BATCH)),
+    "generator": Data(lambda: ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=True).batch(BATCH)),
+    "declared": Data(lambda: slices().map(negated, ["x"], num_parallel_workers=1).batch(BATCH), "stateless"),
     "batches": Data(Batches),
     "loader": Data(Loader),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +17,9 @@ from mindspore.train import Model
 import ckptkit as ck
 from ckptkit.mindspore.train.counting import BoostCycle
 from ckptkit.nn import Dropout
-from exactness.cells.job import MICRO_STEPS, K
-
-FEATURES, CLASSES = 6, 3
+from exactness.cells.data import DATA
+from exactness.jobs.parts import CLASSES, EPOCHS, FEATURES, STEPS, K, updating
+from exactness.jobs.run import JOBS, Job, Run
 
 
 @dataclass
@@ -25,19 +27,16 @@ class Training:
     """What a script has built.
 
     Attributes:
-        cells: For `StateManager`.
-        step: What the script's loop calls with a batch; None if it leaves the loop to ``model``.
+        cells: For `StateManager`; for the kinds of `WITH_MODEL` the model.
+        step: What the script's loop calls with a batch, if not the cell.
         stateful: What it gives by name.
         cycle: Its cycle adapter.
-        steps_per_cycle: How the checkpoints are to be named.
     """
 
     cells: Any
     step: Callable[..., Any] | None = None
-    model: Model | None = None
     stateful: dict[str, Any] = field(default_factory=dict)
     cycle: Any = None
-    steps_per_cycle: int = 1
 
 
 def functional_dropout(x):
@@ -73,7 +72,7 @@ class WithLoss(nn.Cell):
 
 
 def momentum(network):
-    rates = [0.05 / (1 + step) for step in range(MICRO_STEPS)]
+    rates = [0.05 / (1 + step) for step in range(EPOCHS * STEPS)]
     return nn.Momentum(network.trainable_params(), rates, 0.9, weight_decay=1e-3)
 
 
@@ -83,15 +82,12 @@ def adam(network):
 
 def plain_model():
     network = Network()
-    model = Model(network, nn.MSELoss(), momentum(network))
-    return Training(model.train_network, model=model)
+    return Training(Model(network, nn.MSELoss(), momentum(network)))
 
 
 def one_step():
     network = WithLoss(Network())
-    cell = nn.TrainOneStepCell(network, adam(network))
-    cell.set_train()
-    return Training(cell, cell)
+    return Training(nn.TrainOneStepCell(network, adam(network)).set_train())
 
 
 class LossScaled(nn.TrainOneStepWithLossScaleCell):
@@ -105,9 +101,7 @@ def one_step_with_loss_scale():
     # So large that the first micro-steps overflow; each of those halves it, and three good ones double it.
     network = WithLoss(Network(), 1e3)
     scaling = nn.DynamicLossScaleUpdateCell(loss_scale_value=2.0**120, scale_factor=2, scale_window=3)
-    cell = LossScaled(network, adam(network), scaling)
-    cell.set_train()
-    return Training(cell, cell)
+    return Training(LossScaled(network, adam(network), scaling).set_train())
 
 
 class Boosted(nn.Cell):
@@ -128,14 +122,12 @@ class Boosted(nn.Cell):
 def boosted():
     network = WithLoss(Network())
     cell = Boosted(network, adam(network))
-    return Training(cell, model=Model(cell), cycle=BoostCycle(cell.accumulation), steps_per_cycle=K)
+    return Training(Model(cell), cycle=BoostCycle(cell.accumulation))
 
 
 def accumulation_in_one_call():
     network = GradAccumulation(WithLoss(Network()), 2)
-    cell = nn.TrainOneStepCell(network, momentum(network))
-    cell.set_train()
-    return Training(cell, cell)
+    return Training(nn.TrainOneStepCell(network, momentum(network)).set_train())
 
 
 class OwnStep(nn.Cell):
@@ -172,9 +164,7 @@ class OwnStep(nn.Cell):
 
 
 def own_step():
-    cell = OwnStep(WithLoss(Network()))
-    cell.set_train()
-    return Training(cell, cell, steps_per_cycle=K)
+    return Training(OwnStep(WithLoss(Network())).set_train())
 
 
 def functional_loop():
@@ -198,7 +188,7 @@ def functional_loop():
         loss = ops.depend(loss, scaler.adjust(finite))
         return scaler.unscale(loss), finite
 
-    return Training([network, optimizer], step, stateful={"scaler": scaler})
+    return Training([network, optimizer], step, {"scaler": scaler})
 
 
 def experimental_optimizer():
@@ -206,29 +196,19 @@ def experimental_optimizer():
     network.set_train()
     optimizer = optim.Adam(network.trainable_params(), 1e-2)
     scheduler = optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
-    differentiate = ms.value_and_grad(network, None, optimizer.parameters)
+    update = updating(network, optimizer)
 
     def step(x, y):
-        loss, gradients = differentiate(x, y)
-        optimizer(gradients)
+        loss = update(x, y)
         scheduler.step()
         return loss
 
-    return Training([network, optimizer], step, stateful={"scheduler": scheduler})
+    return Training([network, optimizer], step, {"scheduler": scheduler})
 
 
 def dropping():
     network = WithLoss(Network(Dropout(0.4)))
-    cell = ck.AccumulationTrainCell(network, adam(network), K)
-    return Training(cell, model=Model(cell), steps_per_cycle=K)
-
-
-def accumulating():
-    network = WithLoss(Network())
-    scaler = amp.DynamicLossScaler(2.0**120, 2, 3)
-    cell = ck.AccumulationTrainCell(network, adam(network), K, clip_norm=1.0, loss_scaler=scaler, normalize="samples")
-    cell.set_train()
-    return Training(cell, cell, steps_per_cycle=K)
+    return Training(Model(ck.AccumulationTrainCell(network, adam(network), K)))
 
 
 KINDS: dict[str, Callable[[], Training]] = {
@@ -241,6 +221,23 @@ KINDS: dict[str, Callable[[], Training]] = {
     "functional loop": functional_loop,
     "experimental optimizer": experimental_optimizer,
     "ckptkit.nn.Dropout": dropping,
-    "AccumulationTrainCell": accumulating,
 }
 WITH_MODEL = ("Model(network, loss, optimizer)", "boost.GradientAccumulation", "ckptkit.nn.Dropout")
+SCALED = ("TrainOneStepWithLossScaleCell", "functional loop")
+
+
+def key(kind: str, data: str) -> str:
+    """The name in the table of jobs."""
+    return f"{kind} on {data}"
+
+
+def train(kind: str, data: str, run: Run) -> None:
+    training, chosen = KINDS[kind](), DATA[data]
+    also = {"cycle": training.cycle, "augmentation": chosen.augmentation, "strict": True}
+    if kind in WITH_MODEL:
+        run.train(training.cells, EPOCHS, chosen.build(), **also)
+    else:
+        run.loop(training.cells, chosen.build(), training.step, **also, **training.stateful)
+
+
+JOBS.update({key(*names): Job(functools.partial(train, *names), "") for names in itertools.product(KINDS, DATA)})

@@ -1,117 +1,78 @@
-"""Whatever trains, a killed and resumed run goes through the same bits as one that nobody disturbed."""
+"""Whatever trains, on whatever data, a killed and resumed run goes through the bits of one without ckptkit."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-from pathlib import Path
-
 import pytest
-from support.process import run_python
 
-import ckptkit
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from exactness.cells.data import DATA
-from exactness.cells.job import MICRO_STEPS, Job, K
-from exactness.cells.kinds import KINDS, WITH_MODEL
+from exactness.cells.kinds import KINDS, SCALED, WITH_MODEL, key
+from exactness.jobs.lives import assert_continues, assert_equal, killed, live
+from exactness.jobs.parts import EPOCHS, STEPS, K
 
-ACCUMULATING = ("boost.GradientAccumulation", "own train step", "ckptkit.nn.Dropout", "AccumulationTrainCell")
-
-
-def run(job: Job) -> dict[str, dict[int, dict]]:
-    """Run one process, see that it ended as planned, and return its trace: a line per micro-step, by kind."""
-    folder = Path(job.trace + ".cwd")  # MindSpore litters it
-    folder.mkdir(parents=True)
-    paths = [str(Path(__file__).parents[2]), str(Path(ckptkit.__file__).parents[1])]
-    environment = {"GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths)}
-    done = run_python("-m", "exactness.cells.training", job.dumps(), folder=folder, environment=environment)
-    done.expect(0 if job.until is None else -signal.SIGKILL)
-    trace: dict[str, dict[int, dict]] = {}
-    for line in map(json.loads, Path(job.trace).read_text().splitlines()):
-        assert trace.setdefault(line["kind"], {}).setdefault(line["at"], line) is line, "a micro-step was traced twice"
-    assert sorted(trace) == sorted(job.kinds)
-    return trace
+ACCUMULATING = ("boost.GradientAccumulation", "own train step", "ckptkit.nn.Dropout")
 
 
-def assert_continues(reference: dict[int, dict], trace: dict[int, dict], begin: int, end: int) -> None:
-    assert list(trace) == list(range(begin + 1, end + 1))
-    for at, line in trace.items():
-        expected = reference[at]["leaves"]
-        differing = [name for name in expected if line["leaves"].get(name) != expected[name]]
-        assert not differing, (
-            f"micro-step {at}: {differing[0]} is the first of {len(differing)} that differ: {differing}"
-        )
-        assert line["leaves"].keys() == expected.keys()
+def killed_and_resumed(folder, kind, mode, data, kills):
+    """A chain of processes, of which each but the last one dies before its last micro-step is saved."""
+    name = key(kind, data)
+    whole = live(name, mode, folder / "whole", alone=True)
+    whole.ended.expect(0)
+    assert [at for _, at in whole.steps] == [*range(1, EPOCHS * STEPS + 1)]
+    assert len({leaves[".batch.0"] for leaves in whole.steps.values()}) == EPOCHS * STEPS
+    lives = [*killed(name, mode, folder / "killed", kills), live(name, mode, folder / "killed")]
+    lives[-1].ended.expect(0)
+    assert_continues(whole, lives[-1])
+    committed = 0
+    for at, life in zip([*kills, EPOCHS * STEPS], lives, strict=True):
+        begun = min(number for _, number in life.steps)
+        assert committed - 1 <= begun - 1 <= committed  # the last save before a kill may have died with it
+        assert [number for _, number in life.steps] == [*range(begun, at + 1)]
+        assert_equal(whole, life)
+        committed = at - 1
+    saved = [info.progress for info in list_checkpoints(open_storage(folder / "killed" / "run"))]
+    cycle = divmod(EPOCHS * STEPS, K if kind in ACCUMULATING else 1)
+    assert cycle in {(progress.cycles, progress.micro_step) for progress in saved}
+    if kind in SCALED:
+        finite = {leaves[".outputs.1"] for leaves in whole.steps.values()}
+        assert len(finite) == 2, "some updates were skipped, and others were not"
 
 
-def names(root: Path) -> set[tuple[int, int]]:
-    """Cycles ended and micro-step of every checkpoint."""
-    found = [info.progress for info in list_checkpoints(open_storage(root))]
-    return {(one.cycles, one.micro_step) for one in found}
-
-
-def killed_and_resumed(folder: Path, mode: str, data: str, kinds: tuple[str, ...], kills: list[int]) -> None:
-    reference = run(Job(mode, kinds, data, None, str(folder / "reference")))
-    for kind in kinds:
-        assert list(reference[kind]) == list(range(1, MICRO_STEPS + 1))
-        assert len({line["leaves"]["batch.0"] for line in reference[kind].values()}) == MICRO_STEPS
-    done = 0
-    for number, until in enumerate([*kills, None]):
-        trace = run(Job(mode, kinds, data, str(folder / "runs"), str(folder / f"trace-{number}"), until))
-        end = until or MICRO_STEPS
-        for kind in kinds:
-            try:
-                assert_continues(reference[kind], trace[kind], done, end)
-                cycle = divmod(end, K if kind in ACCUMULATING else 1)
-                assert cycle in names(folder / "runs" / str(list(KINDS).index(kind)))
-            except AssertionError as error:
-                raise AssertionError(f"{kind}, from {done} to {end} in {mode} mode: {error}") from error
-        done = end
-    assert_overflowed(reference)
-
-
-def assert_overflowed(reference: dict[str, dict[int, dict]]) -> None:
-    """See that the kinds with loss scaling skipped some updates and not others, before and after the kill."""
-    for kind, place, bad in (("TrainOneStepWithLossScaleCell", 1, "1.0"), ("functional loop", 1, "0.0")):
-        skipped = [at for at, line in reference.get(kind, {}).items() if line["outputs"][place] == bad]
-        if kind in reference:
-            assert skipped, kind
-            assert len(skipped) < MICRO_STEPS - 3, (kind, skipped)
-
-
-def kinds_for(data: str) -> tuple[str, ...]:
-    return tuple(kind for kind in KINDS if kind not in WITH_MODEL or not DATA[data].needs_own_loop)
-
-
-# Each kind with each mode, each kind with data that is positioned at once and with data that is replayed, and the
-# data of one's own loops with every loop.
-# The default suite has half of the kinds, each in one of the modes.
 @pytest.mark.parametrize(
-    ("mode", "data", "until", "share"),
+    ("kind", "mode", "data"),
     [
-        ("graph", "augmented", 10, slice(0, None, 8)),
-        ("pynative", "generator", 11, slice(5, None, 8)),
-        pytest.param("graph", "augmented", 10, slice(0, None, 2), marks=pytest.mark.extended),
-        pytest.param("pynative", "generator", 11, slice(1, None, 2), marks=pytest.mark.extended),
-        pytest.param("graph", "augmented", 10, slice(1, None, 2), marks=pytest.mark.extended),
-        pytest.param("pynative", "generator", 11, slice(0, None, 2), marks=pytest.mark.extended),
+        ("Model(network, loss, optimizer)", "graph", "augmented"),
+        ("ckptkit.nn.Dropout", "graph", "slices"),
+        ("own train step", "pynative", "generator"),
     ],
 )
-def test_kill_mid_cycle_in_second_epoch_resumes_exactly(tmp_path, mode, data, until, share):
-    killed_and_resumed(tmp_path, mode, data, kinds_for(data)[share], [until])
+def test_kill_mid_cycle_in_second_epoch_resumes_exactly(tmp_path, kind, mode, data):
+    killed_and_resumed(tmp_path, kind, mode, data, [STEPS + 4])
+
+
+def usable(kind):
+    return [name for name, data in DATA.items() if kind not in WITH_MODEL or not data.needs_own_loop]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        pytest.param(kind, data, marks=[pytest.mark.extended] * ((kind, data) != ("functional loop", "loader")))
+        for kind in KINDS
+        for data in usable(kind)
+        if DATA[data].needs_own_loop
+    ],
+)
+def test_loops_over_python_iterables_are_killed(tmp_path, kind, data):
+    killed_and_resumed(tmp_path, kind, "pynative", data, [STEPS, STEPS + 4])
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("data", [name for name, one in DATA.items() if one.needs_own_loop])
-def test_loops_over_python_iterables_are_killed(tmp_path, data):
-    killed_and_resumed(tmp_path, "pynative", data, kinds_for(data), [7, 10])
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("data", list(DATA))
 @pytest.mark.parametrize("mode", ["graph", "pynative"])
-def test_killed_again_and_again(tmp_path, mode, data):
+@pytest.mark.parametrize(
+    ("kind", "data"), [(kind, usable(kind)[number % len(usable(kind))]) for number, kind in enumerate(KINDS)]
+)
+def test_killed_again_and_again(tmp_path, mode, kind, data):
     """At and beside the ends of cycles and of the epoch."""
-    killed_and_resumed(tmp_path, mode, data, kinds_for(data), [1, 3, 5, 7, 8, 13])
+    killed_and_resumed(tmp_path, kind, mode, data, [2, 4, 6, STEPS, STEPS + 1, STEPS + 2, EPOCHS * STEPS])

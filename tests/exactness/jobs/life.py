@@ -1,4 +1,4 @@
-"""One start of a job: ``python -m exactness.jobs.life NAME FOLDER TRACE [KILL]``."""
+"""One start of a job: ``python -m exactness.jobs.life NAME MODE FOLDER TRACE [KILL]``; no folder, no ckptkit."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 
 import mindspore as ms
 
+from exactness.cells import kinds
 from exactness.jobs import networks, optimizers, precision, refusals, stages, stateful
-from exactness.jobs.job import JOBS
-from exactness.jobs.run import Run
+from exactness.jobs.run import JOBS, Run
 
-__all__ = ["JOBS", "networks", "optimizers", "precision", "refusals", "stages", "stateful"]
+__all__ = ["JOBS", "kinds", "networks", "optimizers", "precision", "refusals", "stages", "stateful"]
 
 
-def main(name: str, folder: str, trace: str, kill: str = "0") -> None:
+def main(name: str, mode: str, folder: str, trace: str, kill: str = "0") -> None:
     job = JOBS[name]
     with contextlib.suppress(RuntimeError):  # a forked process has it already
         ms.device_context.cpu.op_tuning.threads_num(1)  # other splits of the work round otherwise, in any young process
-    ms.set_context(mode=ms.GRAPH_MODE if job.mode == "graph" else ms.PYNATIVE_MODE)
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
     ms.set_seed(1)
-    ms.manual_seed(1)
-    run = Run(Path(folder), Path(trace), int(kill), job.stage)
+    ms.manual_seed(1)  # set_seed leaves this generator alone, and MindSpore 2.7 begins it at random
+    run = Run(Path(folder) if folder else None, Path(trace), int(kill), job.stage)
     logging.getLogger("ckptkit").addHandler(run)
     job.train(run)
 

@@ -9,7 +9,6 @@ from mindspore import nn, ops
 from mindspore.experimental import optim
 
 import ckptkit as ck
-from exactness.jobs.job import job
 from exactness.jobs.parts import (
     BATCH,
     CLASSES,
@@ -21,10 +20,10 @@ from exactness.jobs.parts import (
     Net,
     accumulating,
     adam,
-    batches,
     slices,
     updating,
 )
+from exactness.jobs.run import job
 
 
 class Contrastive(nn.Cell):
@@ -50,11 +49,6 @@ class Contrastive(nn.Cell):
 @job("pynative")
 def contrastive_memory_bank(run):
     run.train(accumulating(Contrastive()), EPOCHS, slices())
-
-
-@job("pynative", refused=('Use "exact"',))
-def contrastive_memory_bank_rewound(run):
-    run.train(accumulating(Contrastive()), EPOCHS, slices(), mid_cycle="rewind")
 
 
 class Remembering(nn.Cell):
@@ -112,7 +106,7 @@ def lora_in_a_loop_of_its_own(run):
     network.hidden = Lora(network.hidden)
     loss = Loss(network).set_train()
     optimizer = nn.AdamWeightDecay(loss.trainable_params(), 1e-2)
-    run.loop([loss, optimizer], batches(), updating(loss, optimizer))
+    run.loop([loss, optimizer], slices(), updating(loss, optimizer))
 
 
 class Tokens(nn.Cell):
@@ -148,7 +142,7 @@ def switched_once(run, switch, optimizer_class):
         ops.assign_add(done, ms.Tensor(1, ms.int32))
         return update(x, y)
 
-    run.loop([], batches(), step, network=network, optimizer=optimizer, done=done)
+    run.loop([], slices(), step, network=network, optimizer=optimizer, done=done)
 
 
 @job("pynative")

@@ -6,8 +6,8 @@ import mindspore as ms
 from mindspore import nn, ops
 from mindspore.experimental import optim
 
-from exactness.jobs.job import job
-from exactness.jobs.parts import EPOCHS, Loss, accumulating, batches, slices, updating
+from exactness.jobs.parts import EPOCHS, Loss, accumulating, slices, updating
+from exactness.jobs.run import job
 
 
 @job("graph")
@@ -33,7 +33,7 @@ def adamax_with_amsgrad_beside(run):
         value = ops.depend(value, first(gradients[:2]))
         return ops.depend(value, second(gradients[2:]))
 
-    run.loop([loss, first], batches(), step, second=second)
+    run.loop([loss, first], slices(), step, second=second)
 
 
 class FallingDecay(nn.Cell):
@@ -86,7 +86,7 @@ def train_with_scheduler(run, make_scheduler):
         scheduler.step(*([value] if isinstance(scheduler, optim.lr_scheduler.ReduceLROnPlateau) else []))
         return value
 
-    run.loop([loss, optimizer], batches(), step, scheduler=scheduler)
+    run.loop([loss, optimizer], slices(), step, scheduler=scheduler)
 
 
 @job("pynative")

@@ -11,6 +11,7 @@ import ckptkit as ck
 
 SAMPLES, FEATURES, CLASSES, BATCH = 48, 8, 3, 6
 EPOCHS, K = 2, 3
+STEPS = SAMPLES // BATCH  # of an epoch; K does not divide it, so cycles run across the ends of epochs
 
 
 def arrays():
@@ -27,10 +28,6 @@ def rows():
     """Batches in a list."""
     x, y = arrays()
     return [(ms.Tensor(x[i : i + BATCH]), ms.Tensor(y[i : i + BATCH])) for i in range(0, SAMPLES, BATCH)]
-
-
-def batches(data=None):
-    return ck.data.resumable(data if data is not None else slices(), EPOCHS)
 
 
 class Net(nn.Cell):

@@ -7,8 +7,8 @@ import numpy as np
 from mindspore import amp, nn, ops
 
 import ckptkit as ck
-from exactness.jobs.job import job
-from exactness.jobs.parts import EPOCHS, K, Loss, Net, adam, batches, rows, slices
+from exactness.jobs.parts import EPOCHS, K, Loss, Net, adam, rows, slices
+from exactness.jobs.run import job
 
 
 @job("graph")
@@ -92,7 +92,7 @@ class Decay(nn.Cell):
 @job("graph", kill=4)
 def denormal_moments_of_an_optimizer_by_hand(run):
     cell = Decay()
-    run.loop([cell], batches(rows()), lambda x, y: cell(x))
+    run.loop([cell], rows(), lambda x, y: cell(x))
 
 
 @job("pynative", kill=4)
@@ -101,4 +101,4 @@ def denormal_moments_in_compiled_code_after_an_operation(run):
     (ms.Tensor([1.0]) * 2).asnumpy()
     cell = Decay()
     step = ms.jit(cell.construct)
-    run.loop([cell], batches(rows()), lambda x, y: step(x))
+    run.loop([cell], rows(), lambda x, y: step(x))

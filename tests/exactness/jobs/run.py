@@ -1,4 +1,4 @@
-"""What a job is given: where to save, and where to write what it trained."""
+"""The table of jobs, and what a job is given: where to save, and where to write what it trained."""
 
 from __future__ import annotations
 
@@ -7,30 +7,72 @@ import logging
 import os
 import random
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mindspore as ms
+import mindspore.dataset as ds
 import numpy as np
 import xxhash
 from mindspore import nn
 
 import ckptkit as ck
 from ckptkit.mindspore.rng import capture_rng
+from exactness.jobs.parts import EPOCHS
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training.
+
+    Attributes:
+        train: Does all of it, like a script.
+        mode: MindSpore's, ``graph`` or ``pynative``.
+        kill: The micro-step after which it is killed, before that one is saved.
+        stage: Of a training in stages, the one in which it is killed.
+        refused: What the error holds that ends a start; empty if each resume is exact.
+        by: The start that is refused.
+        trained: Micro-steps of the last stage before the refusal, at most: 1 is the first save.
+        default: Whether the default suite runs it.
+    """
+
+    train: Callable[[Run], None]
+    mode: str
+    kill: int = 12
+    stage: str = ""
+    refused: tuple[str, ...] = ()
+    by: Literal["first", "resumed"] = "first"
+    trained: int = 1
+    default: bool = False
+
+
+JOBS: dict[str, Job] = {}
+
+
+def job(mode: str, **options: Any) -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
+    """Put a function into the table; `Job` has the options."""
+
+    def add(train: Callable[[Run], None]) -> Callable[[Run], None]:
+        assert train.__name__ not in JOBS, train.__name__
+        JOBS[train.__name__] = Job(train, mode, **options)
+        return train
+
+    return add
 
 
 class Run(logging.Handler):
     """Writes a line per micro-step and per warning, and dies after the micro-step of ``kill``.
 
     Args:
-        folder: For the run roots and the files of the job.
+        folder: For the run roots and the files of the job; None trains without ckptkit.
         trace: The file to write.
         kill: The micro-step; 0 lives on.
         deadly: The stage in which it dies.
     """
 
-    def __init__(self, folder: Path, trace: Path, kill: int, deadly: str) -> None:
+    def __init__(self, folder: Path | None, trace: Path, kill: int, deadly: str) -> None:
         super().__init__(logging.WARNING)
         self.folder = folder
         self._stage = ""
@@ -44,10 +86,12 @@ class Run(logging.Handler):
         self._write()
 
     def step(self, batch: Any, outputs: Any, **watched: Any) -> None:
-        """Write what was trained and what a later micro-step depends on; call before it is saved."""
+        """Write what was trained and what a later micro-step depends on, and draw; call before it is saved."""
         self._at += 1
         leaves = digests({"batch": batch, "outputs": outputs, **watched, "generators": generators()})
         self._write(at=self._at, leaves=leaves)
+        np.random.rand()
+        random.random()
         if self._at == self._kill and self._stage == self._deadly:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -55,39 +99,58 @@ class Run(logging.Handler):
         self._write(at=self._at, warning=record.getMessage())
 
     def train(
-        self, cell: nn.Cell, epochs: int, dataset: Any, *, root: str = "run", mid_cycle: str = "exact", **options: Any
+        self, cell: Any, epochs: int, dataset: Any, *, root: str = "run", callbacks: Any = (), **also: Any
     ) -> None:
         """`Model.train` of a train cell or a model, with a save for every micro-step, each told of before."""
         run = self
+        model = cell if isinstance(cell, ms.Model) else ms.Model(cell)
 
-        class Telling(ck.CheckpointCallback):
+        class Telling(ms.train.Callback):
+            def on_train_step_end(self, run_context: Any) -> None:
+                params = run_context.original_args()
+                run.step(params.train_dataset_element, params.net_outputs, cell=params.train_network)
+
+        if self.folder is None:
+            model.train(epochs, dataset, callbacks=[*callbacks, Telling()])
+            return
+
+        class Saving(ck.CheckpointCallback):
             def resume(self, *args: Any, **keywords: Any) -> ck.ResumePoint:
                 point = super().resume(*args, **keywords)
                 run._at = point.batches_delivered
                 return point
 
-            def on_train_step_end(self, run_context: Any) -> None:
-                params = run_context.original_args()
-                run.step(params.train_dataset_element, params.net_outputs, cell=params.train_network)
-                super().on_train_step_end(run_context)
+        fixed = {"ignore": [run, "*: epochs"]}  # a later stage may train longer
+        training = ck.Training(**fixed, **{name: also.pop(name) for name in ("cycle", "augmentation") if name in also})
+        saving = ck.Saving(when_busy="wait")
+        callback = Saving(
+            self.folder / root, save=ck.SaveEvery(micro_steps=1), saving=saving, training=training, **also
+        )
+        callback.train(model, epochs, dataset, callbacks=[*callbacks, Telling()])
 
-        callbacks = options.pop("callbacks", None)
-        saving = ck.Saving(when_busy="wait", mid_cycle=mid_cycle)
-        save = ck.SaveEvery(micro_steps=1)
-        training = ck.Training(ignore=[run, "*: epochs"])  # a later stage may train longer
-        callback = Telling(self.folder / root, save=save, saving=saving, training=training, **options)
-        model = cell if isinstance(cell, ms.Model) else ms.Model(cell)
-        callback.train(model, epochs, dataset, callbacks=callbacks)
-
-    def loop(self, cells: Any, batches: Iterable[Any], step: Any = None, watched: Any = (), **stateful: Any) -> None:
+    def loop(self, cells: Any, data: Any, step: Any = None, watched: Any = (), **also: Any) -> None:
         """The guide's own loop: what is given by name is stored and told of, and ``watched`` is told of."""
+        names = ("cycle", "augmentation", "strict")
+        cycle, augmentation, strict = (also.pop(name, None) for name in names)
+        step = step or cells
+
+        def train(batch: Any) -> None:
+            self.step(batch, step(*batch), cells=cells, watched=watched, **also)
+
+        if self.folder is None:
+            once = data.create_tuple_iterator(num_epochs=EPOCHS) if isinstance(data, ds.Dataset) else data
+            for _ in range(EPOCHS):
+                for batch in once:
+                    train(batch)
+            return
+        batches = ck.data.resumable(data, EPOCHS, augmentation=augmentation)
         saving = ck.Saving(when_busy="wait")
         with ck.CheckpointManager(self.folder / "run", save=ck.SaveEvery(micro_steps=1), saving=saving) as manager:
-            state = ck.StateManager(cells, batches, training=ck.Training(ignore=[self]), **stateful)
+            training = ck.Training(cycle=cycle, ignore=[self])
+            state = ck.StateManager(cells, batches, training=training, strict=bool(strict), **also)
             self._at = manager.restore(state).batches_delivered
             for batch in batches:
-                outputs = (step or cells)(*batch)
-                self.step(batch, outputs, cells=cells, watched=watched, **stateful)
+                train(batch)
                 manager.step(state)
             manager.save_final(state)
 

@@ -7,20 +7,13 @@ import mindspore.dataset as ds
 from mindspore import nn
 
 import ckptkit as ck
-from exactness.jobs.job import job
 from exactness.jobs.parts import BATCH, EPOCHS, K, Loss, accumulating, arrays, slices
+from exactness.jobs.run import job
 
 
 def train_stage(run, name, cell, data, *, epochs=1, root=None):
     run.enter(name)
     run.train(cell, epochs, data, root=root or name)
-
-
-@job("graph", refused=("batch",))
-def larger_batches_in_the_same_run(run):
-    loss = Loss()
-    train_stage(run, "small", accumulating(loss), slices(), root="run")
-    train_stage(run, "large", accumulating(loss), slices(2 * BATCH), epochs=2, root="run")
 
 
 @job("graph", kill=1, stage="large", default=True)

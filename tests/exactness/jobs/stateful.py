@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import math
 import random
 
-import mindspore as ms
 import numpy as np
 
-from exactness.jobs.job import job
-from exactness.jobs.parts import accumulating, batches
+from exactness.jobs.parts import accumulating, slices
+from exactness.jobs.run import job
 
 
 class Held:
@@ -33,7 +31,7 @@ def hold(run, held):
         held.value = held.change(held.value)
         return cell(x, y)
 
-    run.loop(cell, batches(), step, held=held)
+    run.loop(cell, slices(), step, held=held)
 
 
 @job("graph", default=True)
@@ -85,21 +83,6 @@ def state_that_hands_out_its_own_list(run):
         return value
 
     hold(run, Held([], change))
-
-
-class Color(enum.Enum):
-    RED = 1
-    BLUE = 2
-
-
-@job("graph", refused=("held", "Color"))
-def member_of_an_enumeration(run):
-    hold(run, Held(Color.RED, lambda color: Color.BLUE))
-
-
-@job("pynative", refused=("held", "Tensor"))
-def tensor_as_a_state(run):
-    hold(run, Held(ms.Tensor([1.0]), lambda tensor: tensor + 1))
 
 
 class Forgetful(Held):
