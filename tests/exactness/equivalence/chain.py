@@ -17,22 +17,18 @@ from exactness.equivalence.job import MICRO_STEPS, Case, Job, Kill, Tampering
 
 
 class Chain:
-    """One run.
-
-    Args:
-        case: What is trained.
-        folder: Gets the run root ``run``, and the trace and the working directory of every process.
-        reference: Trace of an uninterrupted process.
-        root: The run root, a path or a URL; a folder of ``folder`` if None.
+    """One run below ``folder``, or at the ``root``, which is compared with an uninterrupted process.
 
     Attributes:
+        reference: The trace of that.
         covered: The events of the reference that some process of this run was compared in.
     """
 
-    def __init__(self, case: Case, folder: Path, reference: list[Line], root: str | None = None) -> None:
+    def __init__(self, case: Case, folder: Path, reference: list[Line] | None = None, root: str | None = None) -> None:
         self.case = case
         self.root = root if root is not None else str(folder / "run")
-        self.reference = reference
+        self.reference = reference if reference is not None else run(Job(case, None, str(folder / "trace-reference")))
+        assert steps(self.reference) == list(range(1, MICRO_STEPS + 1))
         self.covered: set[tuple[str, int]] = set()
         self._folder = folder
         self._processes = 0
@@ -72,18 +68,8 @@ def run(job: Job) -> list[Line]:
     return read_trace(Path(job.trace))
 
 
-def run_uninterrupted(case: Case, folder: Path) -> list[Line]:
-    """The trace of the same training without ckptkit's callback: nothing saved, nothing restored."""
-    trace = run(Job(case, None, str(folder / "trace-reference")))
-    assert steps(trace) == list(range(1, MICRO_STEPS + 1))
-    return trace
-
-
 def last_committed(root: str) -> int:
-    """Micro-steps done at the newest checkpoint on disk; 0 if there is none.
-
-    The furthest one is the newest, since every process goes on from where the chain is.
-    """
+    """Micro-steps done at the newest checkpoint, which is the furthest one; 0 if there is none."""
     found = list_checkpoints(open_storage(root))
     assert not [info for info in found if info.progress is None], found
     return max((info.progress.batches_delivered for info in found), default=0)

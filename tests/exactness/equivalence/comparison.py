@@ -42,8 +42,7 @@ def steps(lines: Iterable[Line]) -> list[int]:
 
 def differences(reference: Line, line: Line) -> list[str]:
     """Names of the leaves that differ, those that only one of the two has included; causes before effects."""
-    names = [*reference.leaves, *(name for name in line.leaves if name not in reference.leaves)]
-    absent = object()
+    names, absent = {**reference.leaves, **line.leaves}, object()
     return [name for name in names if reference.leaves.get(name, absent) != line.leaves.get(name, absent)]
 
 
@@ -54,32 +53,18 @@ def assert_equal(reference: Iterable[Line], trace: Iterable[Line]) -> int:
         AssertionError: At the first line that differs; names the micro-step and the leaves, the first one first.
     """
     expected = {(line.event, line.at): line for line in reference}
-    compared = 0
-    for line in trace:
-        if line.event == "resumed":
-            continue
+    compared = [line for line in trace if line.event != "resumed"]
+    for line in compared:
         assert (line.event, line.at) in expected, f"{line}: the reference never got there"
         differing = differences(expected[line.event, line.at], line)
         assert not differing, (
             f"{line}: {differing[0]} is the first of {len(differing)} leaves that differ: {', '.join(differing)}"
         )
-        compared += line.event == "step"
-    return compared
+    return len(steps(compared))
 
 
 def assert_continues(case: Case, reference: list[Line], trace: list[Line], kill: Kill | None, committed: int) -> None:
-    """See that a process went on from the newest checkpoint, as far as planned, as the reference did.
-
-    Args:
-        case: What is trained.
-        reference: Trace of an uninterrupted process.
-        trace: Of the process.
-        kill: What ended it; None if nothing did.
-        committed: Micro-steps done at the newest checkpoint before it was started; 0 if there was none.
-
-    Raises:
-        AssertionError: If not; says where and in what.
-    """
+    """See that a process went on from ``committed`` micro-steps, as far as ``kill`` or to the end, as the reference."""
     begin, *lines = trace
     assert (begin.event, begin.at) == ("resumed", committed), f"{committed} are committed, but: {begin}"
     name = begin.leaves["checkpoint"]
@@ -96,12 +81,7 @@ def assert_continues(case: Case, reference: list[Line], trace: list[Line], kill:
         assert committed + compared == MICRO_STEPS, f"ended after micro-step {committed + compared}"
         assert lines[-1:] == reference[-1:], f"the last line is not the reference's: {lines[-1:]}"
     else:
-        least = kill.at - _not_traced(case, kill)
+        inside = kill.moment in ("in_update", "after_update")
+        late = case.traced == "after_save" and kill.moment in ("step_end", "in_write", "committed")
+        least = kill.at - (inside or late)  # that one may not have been traced when it strikes
         assert committed + compared >= least, f"got to micro-step {committed + compared}, expected {least}"
-
-
-def _not_traced(case: Case, kill: Kill) -> int:
-    """How many micro-steps of those up to ``kill.at`` may not have been traced when it strikes."""
-    if kill.moment in ("in_update", "after_update"):
-        return 1
-    return int(case.traced == "after_save" and kill.moment in ("step_end", "in_write", "committed"))

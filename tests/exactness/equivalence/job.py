@@ -27,7 +27,6 @@ Moment = Literal[
 ]
 Tampering = Literal["moment", "accumulator", "numpy", "python", "batch", "counter"]
 
-
 _ORDINARY = ("carry", "micro_batches", "no", "exact", "auto", "callback")
 
 
@@ -41,17 +40,14 @@ class Kill:
 
 @dataclass(frozen=True)
 class Case:
-    """What of a training stays the same from start to start.
+    """What of a training stays the same from start to start; options of ckptkit have their names.
 
     Attributes:
         save: The policy, each time with 1.
         traced: Whether a micro-step is traced before or after ckptkit gets to see it: tracing waits for the
             device, so only tracing after it shows that ckptkit waits itself.
         seed: For `mindspore.set_seed`; None leaves every seed unset.
-        remainder, normalize: As for `AccumulationTrainCell`.
         scaled: By which dynamic loss scaler, if any; it begins so high that it overflows, and then adapts.
-        mid_cycle: As for `CheckpointCallback`.
-        window: As for `CheckpointCallback`.
         started_by: Who calls ``Model``: the callback, or the script while the callback is attached.
     """
 
@@ -72,7 +68,7 @@ class Case:
 
     def __str__(self) -> str:
         chosen = (self.remainder, self.normalize, self.scaled, self.mid_cycle, self.window, self.started_by)
-        special = [one for one in chosen if one not in _ORDINARY]
+        special = [value for value in chosen if value not in _ORDINARY]
         return "-".join([self.mode, f"K{self.accumulation_steps}", self.optimizer, self.network, self.api, *special])
 
     def place(self, at: int) -> tuple[int, int]:
@@ -86,14 +82,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Job:
-    """One process.
-
-    Attributes:
-        root: The run root; None trains with plain ``Model.train`` or ``Model.fit``, without ckptkit's callback.
-        trace: File to write.
-        kill: Where to die; None trains to the end.
-        tampering: What to falsify after the restore.
-    """
+    """One process; without a ``root`` it trains without ckptkit's callback, without a ``kill`` to the end."""
 
     case: Case
     root: str | None

@@ -99,10 +99,7 @@ def build_optimizer(case: Case, weights: list[ms.Parameter]) -> nn.Optimizer:
     return nn.RMSProp(weights, 1e-3, centered=True)
 
 
-def build_scaler(case: Case) -> amp.LossScaler | nn.Cell | None:
-    if case.scaled == "scaler":
-        return amp.DynamicLossScaler(2.0**127, 2**4, 3)
-    return nn.DynamicLossScaleUpdateCell(2.0**127, 2**4, 3) if case.scaled == "cell" else None
+SCALERS = {"no": lambda *_: None, "scaler": amp.DynamicLossScaler, "cell": nn.DynamicLossScaleUpdateCell}
 
 
 def build_dataset(case: Case, batches: int, *, shuffle: bool) -> ds.Dataset:
@@ -117,10 +114,6 @@ def build_dataset(case: Case, batches: int, *, shuffle: bool) -> ds.Dataset:
     return ds.NumpySlicesDataset(columns, shuffle=shuffle).batch(SAMPLES_PER_BATCH)
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Death:
     """Knows when to die."""
 
@@ -129,7 +122,11 @@ class Death:
 
     def at(self, moment: str, micro_step: int) -> None:
         if self._kill is not None and (self._kill.moment, self._kill.at) == (moment, micro_step):
-            die()
+            self.die()
+
+    @staticmethod
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def inside(self, cell: ck.AccumulationTrainCell) -> None:
         """Let it happen inside of a call of ``cell``, around the second of its two graphs."""
@@ -155,8 +152,8 @@ class Death:
         cycles, micro_step = case.place(self._kill.at)
         folder = f"checkpoints/*-c{cycles:010d}-m{micro_step:04d}"
         if self._kill.moment == "committed":
-            return [Fault(die, operations={"create"}, key=f"{folder}/COMMIT", when="after")]
-        return [Fault(die, operations={"write"}, key=f"{folder}/*/weights-000.safetensors", when="during")]
+            return [Fault(self.die, operations={"create"}, key=f"{folder}/COMMIT", when="after")]
+        return [Fault(self.die, operations={"write"}, key=f"{folder}/*/weights-000.safetensors", when="during")]
 
 
 class Trace:
@@ -354,34 +351,25 @@ def main(job: Job) -> None:
         build_optimizer(case, network.trainable_params()),
         case.accumulation_steps,
         clip_norm=1.0 if case.network == "conv" else None,
-        loss_scaler=build_scaler(case),
+        loss_scaler=SCALERS[case.scaled](2.0**127, 2**4, 3),
         normalize=case.normalize,
         remainder=case.remainder,
     )
     model = Model(cell, eval_network=ForEvaluation(network), metrics={"loss", "accuracy"}, eval_indexes=[0, 1, 2])
-    dataset = build_dataset(case, BATCHES_PER_EPOCH, shuffle=True)
-    valid = build_dataset(case, 2, shuffle=False)
+    data = [build_dataset(case, BATCHES_PER_EPOCH, shuffle=True)]
+    data += [build_dataset(case, 2, shuffle=False)] * (case.api == "fit")
     trace = Trace(job.trace, cell)
     loop = Loop(network.scale, restores=case.mid_cycle == "rewind")
     if job.root is None:
-        callbacks = [loop, Plain(trace)]
-        if case.api == "train":
-            model.train(EPOCHS, dataset, callbacks=callbacks)
-        else:
-            model.fit(EPOCHS, dataset, valid, callbacks=callbacks)
+        getattr(model, case.api)(EPOCHS, *data, callbacks=[loop, Plain(trace)])
         return
     ckpt = Mortal(job, trace, cell)
     if case.started_by == "script":
         attached = ckpt.attach()
-        if case.api == "train":
-            model.train(EPOCHS, dataset, [loop])
-        else:
-            model.fit(EPOCHS, dataset, valid, callbacks=loop)
+        getattr(model, case.api)(EPOCHS, *data, callbacks=loop)
         point = attached.point
-    elif case.api == "train":
-        point = ckpt.train(model, EPOCHS, dataset, callbacks=loop)
     else:
-        point = ckpt.fit(model, EPOCHS, dataset, valid, callbacks=loop)
+        point = getattr(ckpt, case.api)(model, EPOCHS, *data, callbacks=loop)
     if point.complete:
         trace.end()
 
