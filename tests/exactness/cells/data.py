@@ -6,21 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 
 from ckptkit import data
-from exactness.jobs.parts import BATCH, CLASSES, FEATURES, SAMPLES
+from exactness.jobs.parts import BATCH, SAMPLES, STEPS, arrays, rows, slices
 
 
 class Rows:
     """A source with random access."""
 
     def __init__(self) -> None:
-        rng = np.random.default_rng(3)
-        self.x = rng.standard_normal((SAMPLES, FEATURES), np.float32)
-        self.y = rng.standard_normal((SAMPLES, CLASSES), np.float32)
+        self.x, self.y = arrays()
 
     def __len__(self):
         return SAMPLES
@@ -41,19 +38,14 @@ def negated(x):
 class Batches:
     """Batches in another order in every epoch, from a counter of its own: iterated again, it must be replayed."""
 
-    def __init__(self) -> None:
-        self.rows = Rows()
-        self.epoch = self.done = 0
+    epoch = done = 0
 
     def order(self):
-        return np.random.default_rng(self.epoch).permutation(SAMPLES).reshape(-1, BATCH)
-
-    def batch(self, indices):
-        return ms.Tensor(self.rows.x[indices]), ms.Tensor(self.rows.y[indices])
+        return [rows()[index] for index in np.random.default_rng(self.epoch).permutation(STEPS)]
 
     def __iter__(self):
         self.epoch += 1
-        return map(self.batch, self.order())
+        return iter(self.order())
 
 
 class Loader(Batches):
@@ -66,9 +58,9 @@ class Loader(Batches):
         self.epoch, self.done = state["epoch"], state["done"]
 
     def __iter__(self):
-        for indices in self.order()[self.done :]:
+        for batch in self.order()[self.done :]:
             self.done += 1
-            yield self.batch(indices)
+            yield batch
         self.epoch, self.done = self.epoch + 1, 0
 
 
@@ -85,16 +77,11 @@ class Data:
         return isinstance(self.build, type)
 
 
-def slices() -> ds.Dataset:
-    rows = Rows()
-    return ds.NumpySlicesDataset({"x": rows.x, "y": rows.y}, shuffle=True)
-
-
 DATA: dict[str, Data] = {
-    "slices": Data(lambda: slices().batch(BATCH)),
+    "slices": Data(slices),
     "augmented": Data(lambda: data.Augmented(Rows(), jitter, seed=5).dataset(["x", "y"]).batch(BATCH)),
     "generator": Data(lambda: ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=True).batch(BATCH)),
-    "declared": Data(lambda: slices().map(negated, ["x"], num_parallel_workers=1).batch(BATCH), "stateless"),
+    "declared": Data(lambda: slices().map(negated, ["x"], num_parallel_workers=1), "stateless"),
     "batches": Data(Batches),
     "loader": Data(Loader),
 }

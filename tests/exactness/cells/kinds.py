@@ -10,7 +10,6 @@ from typing import Any
 
 import mindspore as ms
 from mindspore import amp, boost, nn, ops
-from mindspore.experimental import optim
 from mindspore.parallel.nn import GradAccumulation
 from mindspore.train import Model
 
@@ -18,7 +17,7 @@ import ckptkit as ck
 from ckptkit.mindspore.train.counting import BoostCycle
 from ckptkit.nn import Dropout
 from exactness.cells.data import DATA
-from exactness.jobs.parts import CLASSES, EPOCHS, FEATURES, STEPS, K, updating
+from exactness.jobs.parts import CLASSES, EPOCHS, FEATURES, STEPS, K
 from exactness.jobs.run import JOBS, Job, Run
 
 
@@ -68,7 +67,7 @@ class WithLoss(nn.Cell):
         self.factor = factor
 
     def construct(self, x, y):
-        return ops.square(self.backbone(x) - y).mean() * self.factor
+        return ops.cross_entropy(self.backbone(x), y) * self.factor
 
 
 def momentum(network):
@@ -82,7 +81,7 @@ def adam(network):
 
 def plain_model():
     network = Network()
-    return Training(Model(network, nn.MSELoss(), momentum(network)))
+    return Training(Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), momentum(network)))
 
 
 def one_step():
@@ -191,21 +190,6 @@ def functional_loop():
     return Training([network, optimizer], step, {"scaler": scaler})
 
 
-def experimental_optimizer():
-    network = WithLoss(Network())
-    network.set_train()
-    optimizer = optim.Adam(network.trainable_params(), 1e-2)
-    scheduler = optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
-    update = updating(network, optimizer)
-
-    def step(x, y):
-        loss = update(x, y)
-        scheduler.step()
-        return loss
-
-    return Training([network, optimizer], step, {"scheduler": scheduler})
-
-
 def dropping():
     network = WithLoss(Network(Dropout(0.4)))
     return Training(Model(ck.AccumulationTrainCell(network, adam(network), K)))
@@ -219,7 +203,6 @@ KINDS: dict[str, Callable[[], Training]] = {
     "TrainOneStepCell(GradAccumulation)": accumulation_in_one_call,
     "own train step": own_step,
     "functional loop": functional_loop,
-    "experimental optimizer": experimental_optimizer,
     "ckptkit.nn.Dropout": dropping,
 }
 WITH_MODEL = ("Model(network, loss, optimizer)", "boost.GradientAccumulation", "ckptkit.nn.Dropout")

@@ -20,7 +20,7 @@ def killed_and_resumed(folder, kind, mode, data, kills):
     whole = live(name, mode, folder / "whole", alone=True)
     whole.ended.expect(0)
     assert [at for _, at in whole.steps] == [*range(1, EPOCHS * STEPS + 1)]
-    assert len({leaves[".batch.0"] for leaves in whole.steps.values()}) == EPOCHS * STEPS
+    assert len({leaves[".batch.0"] for leaves in whole.steps.values()}) >= STEPS
     lives = [*killed(name, mode, folder / "killed", kills), live(name, mode, folder / "killed")]
     lives[-1].ended.expect(0)
     assert_continues(whole, lives[-1])

@@ -188,7 +188,7 @@ class Trace:
         counters = self._cell.counters
         leaves = {f"counters.{name}": str(getattr(counters, name)) for name in counters.__slots__}
         rng = capture_rng()
-        python, numpy, mindspore = rng.pop("python"), rng.pop("numpy"), rng.pop("mindspore")
+        python, numpy, mindspore = (rng.pop(name) for name in ("python", "numpy", "mindspore"))
         assert not rng, f"random state that is not traced: {list(rng)}"
         keys = numpy["state"]["key"]
         leaves["rng.python"] = digest(repr(python).encode())
@@ -196,9 +196,7 @@ class Trace:
         for name, value in mindspore.items():
             data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
             leaves[f"rng.mindspore.{name}"] = digest(data)
-        for parameter in self._cell.get_parameters():
-            leaves[parameter.name] = digest(parameter.asnumpy().tobytes())
-        return leaves
+        return leaves | {one.name: digest(one.asnumpy().tobytes()) for one in self._cell.get_parameters()}
 
     def _write(self, event: str, at: int, leaves: dict, **more) -> None:
         line = json.dumps({"event": event, "at": at, "leaves": leaves, **more}) + "\n"
@@ -312,23 +310,15 @@ class Mortal(ck.CheckpointCallback):
         super().on_train_end(run_context)
 
 
-def flip_one_bit(parameter: ms.Parameter) -> None:
-    """The top bit of the first element's mantissa, in the live memory: no rounding takes it away."""
-    bits = parameter.asnumpy().reshape(-1).view(np.uint32)
-    bits[0] ^= np.uint32(1 << 22)
-
-
 def one_batch_later(iterator):
     next(iterator)
     return iterator
 
 
 def tamper_with(what: str | None, cell: ck.AccumulationTrainCell) -> None:
-    parameters = {parameter.name: parameter for parameter in cell.get_parameters()}
-    if what == "moment":
-        flip_one_bit(parameters[TAMPERED_MOMENT])
-    elif what == "accumulator":
-        flip_one_bit(parameters[TAMPERED_ACCUMULATOR])
+    name = {"moment": TAMPERED_MOMENT, "accumulator": TAMPERED_ACCUMULATOR}.get(what)
+    if name is not None:  # the top bit of a mantissa, in the live memory: no rounding takes it away
+        cell.parameters_dict()[name].asnumpy().reshape(-1).view(np.uint32)[0] ^= np.uint32(1 << 22)
     elif what == "numpy":
         np.random.random()
     elif what == "python":

@@ -73,11 +73,11 @@ def schedule_with_a_counter_of_its_own(run):
     run.train(accumulating(loss, nn.SGD(loss.trainable_params(), Counting())), EPOCHS, slices())
 
 
-def train_with_scheduler(run, make_scheduler):
+def train_with_scheduler(run, make_scheduler, kind=optim.SGD, **options):
     """Two groups with rates of their own, and a scheduler of `mindspore.experimental`, given by name."""
     loss = Loss().set_train()
     weights = loss.trainable_params()
-    optimizer = optim.SGD([{"params": weights[:2], "lr": 0.05}, {"params": weights[2:]}], 0.02, momentum=0.9)
+    optimizer = kind([{"params": weights[:2], "lr": 0.05}, {"params": weights[2:]}], 0.02, **options)
     scheduler = make_scheduler(optimizer)
     update = updating(loss, optimizer)
 
@@ -96,10 +96,10 @@ def warmup_followed_by_decay(run):
         decay = optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
         return optim.lr_scheduler.SequentialLR(optimizer, [warmup, decay], [4])
 
-    train_with_scheduler(run, make)
+    train_with_scheduler(run, make, optim.Adam)
 
 
 @job("pynative")
 def rate_that_falls_on_a_plateau(run):
     options = {"patience": 0, "factor": 0.5, "threshold": 0.5}
-    train_with_scheduler(run, lambda optimizer: optim.lr_scheduler.ReduceLROnPlateau(optimizer, **options))
+    train_with_scheduler(run, lambda sgd: optim.lr_scheduler.ReduceLROnPlateau(sgd, **options), momentum=0.9)

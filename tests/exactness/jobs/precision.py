@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mindspore as ms
 import numpy as np
-from mindspore import amp, nn, ops
+from mindspore import amp, nn
 
 import ckptkit as ck
 from exactness.jobs.parts import EPOCHS, K, Loss, Net, adam, rows, slices
@@ -27,33 +27,6 @@ def half_precision_with_scaling_cell(run):
     optimizer = nn.Momentum(loss.trainable_params(), 0.01, 0.9)
     cell = ck.AccumulationTrainCell(loss, optimizer, K, loss_scaler=scaler, clip_norm=1.0)
     run.train(cell, EPOCHS, slices())
-
-
-class Checked(nn.Cell):
-    """A train cell with `amp.LossScaler` inside, as tutorials have it."""
-
-    def __init__(self, loss, optimizer, scaler):
-        super().__init__()
-        self.loss, self.optimizer, self.scaler = loss, optimizer, scaler
-        self.differentiate = ms.value_and_grad(self.forward, None, optimizer.parameters)
-
-    def forward(self, x, y):
-        return self.scaler.scale(self.loss(x, y))
-
-    def construct(self, x, y):
-        loss, gradients = self.differentiate(x, y)
-        gradients = self.scaler.unscale(gradients)
-        finite = amp.all_finite(gradients)
-        if finite:
-            loss = ops.depend(loss, self.optimizer(gradients))
-        self.scaler.adjust(finite)
-        return self.scaler.unscale(loss)
-
-
-@job("pynative")
-def scaler_as_an_attribute_given_by_name(run):
-    loss, scaler = Loss(), amp.DynamicLossScaler(2.0**10, 2, 3)
-    run.train(Checked(loss, adam(loss), scaler), EPOCHS, slices(), stateful={"scaler": scaler})
 
 
 SINKING = np.full(1000, 1.4e-38, np.float32)  # denormal after the second update
@@ -93,12 +66,3 @@ class Decay(nn.Cell):
 def denormal_moments_of_an_optimizer_by_hand(run):
     cell = Decay()
     run.loop([cell], rows(), lambda x, y: cell(x))
-
-
-@job("pynative", kill=4)
-def denormal_moments_in_compiled_code_after_an_operation(run):
-    """MindSpore has threads before the run begins."""
-    (ms.Tensor([1.0]) * 2).asnumpy()
-    cell = Decay()
-    step = ms.jit(cell.construct)
-    run.loop([cell], rows(), lambda x, y: step(x))

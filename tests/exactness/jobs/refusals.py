@@ -22,20 +22,6 @@ from exactness.jobs.parts import (
 from exactness.jobs.run import job
 
 
-@job("pynative", refused=("parameters were replaced",), trained=7)
-def optimizer_of_the_cell_exchanged(run):
-    """From Adam to SGD in mid run."""
-    cell, losses = accumulating(), []
-
-    def step(x, y):
-        if len(losses) == 6:
-            cell.optimizer = nn.SGD(cell.network.trainable_params(), 0.05)
-        losses.append(cell(x, y))
-        return losses[-1]
-
-    run.loop(cell, slices(), step)
-
-
 @job("pynative", refused=("global_step", "by name"), default=True)
 def two_optimizers_in_one_list(run):
     maker, critic = nn.Dense(4, FEATURES), nn.Dense(FEATURES, 1)

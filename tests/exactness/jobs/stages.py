@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import mindspore as ms
 import mindspore.dataset as ds
-from mindspore import nn
 
-import ckptkit as ck
-from exactness.jobs.parts import BATCH, EPOCHS, K, Loss, accumulating, arrays, slices
+from exactness.jobs.parts import BATCH, EPOCHS, Loss, accumulating, arrays, slices
 from exactness.jobs.run import job
 
 
@@ -22,15 +20,6 @@ def larger_batches_in_a_run_of_their_own(run):
     loss = Loss()
     train_stage(run, "small", accumulating(loss), slices())
     train_stage(run, "large", accumulating(loss), slices(2 * BATCH))
-
-
-@job("graph", kill=1, stage="all")
-def head_first_and_then_all(run):
-    loss = Loss()
-    head = nn.Adam(loss.network.out.trainable_params(), 1e-2)
-    train_stage(run, "head", ck.AccumulationTrainCell(loss, head, K), slices())
-    sgd = nn.SGD(loss.trainable_params(), 0.05)
-    train_stage(run, "all", ck.AccumulationTrainCell(loss, sgd, 2), slices())
 
 
 @job("pynative", kill=4, stage="fold1")

@@ -1,9 +1,8 @@
-"""Objects that are given by name, and what their states are made of."""
+"""An object that is given by name, with all that a state may hold."""
 
 from __future__ import annotations
 
 import math
-import random
 
 import numpy as np
 
@@ -12,10 +11,30 @@ from exactness.jobs.run import job
 
 
 class Held:
-    """An object whose state is one value that the loop changes."""
+    """Its state is one value that the loop changes."""
 
-    def __init__(self, value, change):
-        self.value, self.change = value, change
+    def __init__(self):
+        self.value = {
+            "large": 2**90,
+            "small": 5e-310,
+            "text": "",
+            "bytes": b"",
+            "array": np.zeros((2, 0, 3), np.uint64),
+        }
+
+    def change(self):
+        self.value = {
+            "large": self.value["large"] * 3 + 2**70,
+            "small": self.value["small"] / 7,
+            "negative zero": -0.0,
+            "none": None,
+            "text": self.value["text"] + "é\n\x00",
+            "bytes": self.value["bytes"] + b"\xff\x00",
+            "half": np.float16(self.value["small"]),
+            "array": self.value["array"] + np.uint64(2**63),
+            3: [None, math.inf, True],
+            (3, "pair"): (),
+        }
 
     def state_dict(self):
         return {"value": self.value}
@@ -24,74 +43,12 @@ class Held:
         self.value = state["value"]
 
 
-def hold(run, held):
-    cell = accumulating()
+@job("graph", default=True)
+def numbers_at_their_limits(run):
+    cell, held = accumulating(), Held()
 
     def step(x, y):
-        held.value = held.change(held.value)
+        held.change()
         return cell(x, y)
 
     run.loop(cell, slices(), step, held=held)
-
-
-@job("graph", default=True)
-def numbers_at_their_limits(run):
-    def change(value):
-        return {
-            "large": value["large"] * 3 + 2**70,
-            "small": value["small"] / 7,
-            "negative zero": -0.0,
-            "none": None,
-            "text": value["text"] + "é\n\x00",
-            "bytes": value["bytes"] + b"\xff\x00",
-            "half": np.float16(value["small"]),
-            "array": value["array"] + np.uint64(2**63),
-            3: [None, math.inf, True],
-            (3, "pair"): (),
-        }
-
-    hold(
-        run,
-        Held(
-            {"large": 2**90, "small": 5e-310, "text": "", "bytes": b"", "array": np.zeros((2, 0, 3), np.uint64)}, change
-        ),
-    )
-
-
-@job("graph")
-def python_generator_in_the_state(run):
-    class Drawing(Held):
-        def state_dict(self):
-            return {"state": self.value[0]}
-
-        def load_state_dict(self, state):
-            self.value = (state["state"], 0.0)
-
-    def change(value):
-        rng = random.Random()
-        rng.setstate(value[0])
-        drawn = rng.gauss(0, 1)
-        return rng.getstate(), drawn
-
-    hold(run, Drawing((random.Random(3).getstate(), 0.0), change))
-
-
-@job("graph")
-def state_that_hands_out_its_own_list(run):
-    def change(value):
-        value.append(len(value))
-        return value
-
-    hold(run, Held([], change))
-
-
-class Forgetful(Held):
-    """Loads its state wrongly: into a copy."""
-
-    def load_state_dict(self, state):
-        dict(state)
-
-
-@job("graph", refused=("held", "changed nothing"), by="resumed")
-def state_that_is_not_loaded(run):
-    hold(run, Forgetful(0, lambda value: value + 1))

@@ -13,7 +13,7 @@ COUNT = 24
 
 
 def write_files(folder: Path) -> None:
-    """Images in folders, MNIST, CSV, TFRecord and MindRecord files below ``folder``."""
+    """Images in folders, MNIST, CSV and MindRecord files below ``folder``."""
     rng = np.random.default_rng(0)
     for index in range(COUNT):
         place = folder / "images" / f"class{index % 3}"
@@ -22,7 +22,6 @@ def write_files(folder: Path) -> None:
     for part in range(2):
         half = range(part * 12, part * 12 + 12)
         (folder / f"{part}.csv").write_text("".join(f"{index},{2 * index}\n" for index in half))
-        (folder / f"{part}.tfrecord").write_bytes(b"".join(_tf_record(index) for index in half))
     (folder / "lines.txt").write_text("".join(f"line {index}\n" for index in range(COUNT)))
     _write_mnist(folder / "mnist", rng)
     writer = FileWriter(str(folder / "x.mindrecord"), 1, overwrite=True)
@@ -37,26 +36,3 @@ def _write_mnist(folder: Path, rng: np.random.Generator) -> None:
     labels = np.arange(COUNT, dtype=np.uint8) % 10
     (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, COUNT, 28, 28) + images.tobytes())
     (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, COUNT) + labels.tobytes())
-
-
-def _tf_record(value: int) -> bytes:
-    """One framed tf.train.Example with the feature x: [value]; value below 128."""
-
-    def field(tag: int, content: bytes) -> bytes:
-        return bytes([tag, len(content)]) + content
-
-    feature = field(0x1A, field(0x0A, bytes([value])))
-    example = field(0x0A, field(0x0A, field(0x0A, b"x") + field(0x12, feature)))
-    length = struct.pack("<Q", len(example))
-    return length + _masked_crc(length) + example + _masked_crc(example)
-
-
-def _masked_crc(data: bytes) -> bytes:
-    """CRC-32C, rotated and moved as TFRecord wants it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)

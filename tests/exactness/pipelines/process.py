@@ -1,11 +1,12 @@
 """One life of a process that trains over several pipelines, one after the other.
 
-``python -m exactness.pipelines.process JOB``; prints one JSON object. ``record`` goes through all epochs and saves at
+``python -m exactness.pipelines.process JOBS``; prints one JSON object. ``record`` goes through all epochs and saves at
 each of the cuts; ``resume`` restores one of those checkpoints and goes on to the end.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import random
@@ -17,7 +18,6 @@ import numpy as np
 from mindspore import nn
 
 import ckptkit as ck
-from ckptkit import data
 from ckptkit.mindspore.data.batch_digest import digest_of
 
 from .zoo import KINDS
@@ -25,34 +25,19 @@ from .zoo import KINDS
 EPOCHS = 3
 
 
-class Heard(logging.Handler):
-    """What ckptkit logged."""
-
-    def __init__(self):
-        super().__init__()
-        self.lines = []
-
-    def emit(self, record):
-        self.lines.append(record.getMessage())
-
-
-def batches_and_state(name, folder):
+def started(name, root, folder):
     kind = KINDS[name]
-    batches = data.resumable(kind.build(folder), EPOCHS, augmentation="stateless" if kind.stateless else None)
-    return batches, ck.StateManager(nn.Dense(2, 2), batches)
+    augmentation = "stateless" if kind.stateless else None
+    batches = ck.data.resumable(kind.build(folder), EPOCHS, augmentation=augmentation)
+    return batches, ck.StateManager(nn.Dense(2, 2), batches), ck.CheckpointManager(root, keep=ck.KeepLatest(1000))
 
 
-def cuts_of(size, wanted):
-    """Numbers of delivered batches: in epoch 0, at an epoch's end, in a later epoch; or every one."""
-    chosen = {"covering": [2, size, 2 * size - 1], "every": range(1, EPOCHS * size)}[wanted]
-    return sorted(set(chosen))
-
-
-def record(name, root, folder, wanted):
-    batches, state = batches_and_state(name, folder)
-    cuts = cuts_of(getattr(batches.position, "size", 8), wanted)
+def record(name, root, folder, every):
+    batches, state, manager = started(name, root, folder)
+    size = getattr(batches.position, "size", 8)
+    cuts = range(1, EPOCHS * size) if every else (2, size, 2 * size - 1)  # in an epoch, at its end, in a later one
     digests, saved = [], {}
-    with ck.CheckpointManager(root, keep=ck.KeepLatest(1000)) as manager:
+    with manager:
         manager.restore(state)
         for batch in batches:
             digests.append(digest_of(batch))
@@ -63,31 +48,30 @@ def record(name, root, folder, wanted):
 
 
 def resume(name, root, folder, checkpoint):
-    heard = Heard()
-    logging.getLogger("ckptkit").addHandler(heard)
-    batches, state = batches_and_state(name, folder)
+    log = io.StringIO()
+    handler = logging.StreamHandler(log)
+    logging.getLogger("ckptkit").addHandler(handler)
+    random.seed(2)
+    np.random.seed(3)  # a restart draws its own numbers before it gets to the data
+    batches, state, manager = started(name, root, folder)
     try:
-        with ck.CheckpointManager(root, keep=ck.KeepLatest(1000)) as manager:
+        with manager:
             manager.restore(state, checkpoint=checkpoint, rewind=True)
-            digests = [digest_of(batch) for batch in batches]
+            return {"digests": [digest_of(batch) for batch in batches], "log": log.getvalue()}
     except ck.ResumeError as error:
-        return {"refused": str(error), "log": heard.lines}
+        return {"refused": str(error), "log": log.getvalue()}
     finally:
-        logging.getLogger("ckptkit").removeHandler(heard)
-    return {"digests": digests, "log": heard.lines}
+        logging.getLogger("ckptkit").removeHandler(handler)
 
 
 def main(jobs):
     ms.set_context(mode=ms.PYNATIVE_MODE)
     logging.getLogger("ckptkit").setLevel("INFO")
-    found = []
+    answers = []
     for verb, name, root, folder, what in jobs:
         ms.set_seed(1)
-        if verb == "resume":
-            random.seed(2)
-            np.random.seed(3)  # a restart draws its own numbers before it gets to the data
-        found.append({"record": record, "resume": resume}[verb](name, root, Path(folder), what))
-    print(json.dumps(found))
+        answers.append({"record": record, "resume": resume}[verb](name, root, Path(folder), what))
+    print(json.dumps(answers))
 
 
 if __name__ == "__main__":

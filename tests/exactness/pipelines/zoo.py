@@ -46,12 +46,12 @@ class Source:
 
 class DrawsNumpy(Source):
     def __getitem__(self, index):
-        return (np.array([index, np.random.randint(1 << 30)], np.int64),)
+        return (draw_numpy(np.array([index])),)
 
 
 class DrawsPython(Source):
     def __getitem__(self, index):
-        return (np.array([index, random.randrange(1 << 30)], np.int64),)
+        return (draw_python(np.array([index])),)
 
 
 class Stream:
@@ -75,45 +75,29 @@ class GlobalSampler(ds.Sampler):
 
 
 class OwnSampler(ds.Sampler):
-    def __init__(self):
-        super().__init__()
-        self._epoch = 0
+    epoch = 0
 
     def __iter__(self):
-        self._epoch += 1
-        return iter(np.random.default_rng(self._epoch).permutation(COUNT).tolist())
-
-
-class Child(ds.Sampler):
-    """Orders by ``sampler`` what a sampler of MindSpore chooses from."""
-
-    def __init__(self, sampler):
-        super().__init__()
-        self._sampler = sampler
-
-    def __iter__(self):
-        return iter(self._sampler)
+        self.epoch += 1
+        return iter(np.random.default_rng(self.epoch).permutation(COUNT).tolist())
 
 
 def child_of_mindspores(sampler):
+    """What a sampler of MindSpore chooses from comes in the order of ``sampler``."""
     parent = ds.SequentialSampler()
-    parent.add_child(Child(sampler))
-    return batched(ds.NumpySlicesDataset(np.arange(COUNT)[:, None], ["x"], sampler=parent))
+    parent.add_child(sampler)
+    return batched(slices(None, sampler=parent))
 
 
 class OwnSlices(ds.NumpySlicesDataset):
     """A class of the user's own."""
 
 
-class Counting(ds.DSCallback):
-    """Counts in this process what a map has done."""
-
-    def __init__(self):
-        super().__init__(step_size=1)
-        self.steps = 0
+class Watching(ds.DSCallback):
+    """Is told in this process what a map does."""
 
     def ds_step_end(self, ds_run_context):
-        self.steps += 1
+        pass
 
 
 def draw_numpy(x):
@@ -175,8 +159,8 @@ def batched(dataset):
     return dataset.batch(3, drop_remainder=True)
 
 
-def slices(shuffle=True, count=COUNT, column="x"):
-    return ds.NumpySlicesDataset(np.arange(count)[:, None], [column], shuffle=shuffle)
+def slices(shuffle=True, count=COUNT, column="x", kind=ds.NumpySlicesDataset, **options):
+    return kind(np.arange(count)[:, None], [column], shuffle=shuffle, **options)
 
 
 def generator(source=Source, *, shuffle=True, **options):
@@ -184,20 +168,28 @@ def generator(source=Source, *, shuffle=True, **options):
 
 
 def images(folder, *, decode=True, workers=1):
-    found = ds.ImageFolderDataset(str(folder / "images"), shuffle=True, decode=decode, num_parallel_workers=workers)
-    return found.project(["image"])
+    made = ds.ImageFolderDataset(str(folder / "images"), shuffle=True, decode=decode, num_parallel_workers=workers)
+    return made.project(["image"])
 
 
 def cropped(folder, workers, *operations):
     return batched(images(folder).map(list(operations), ["image"], num_parallel_workers=workers))
 
 
+def sampled(sampler, source=Source):
+    return batched(generator(source, shuffle=None, sampler=sampler))
+
+
+def replacing():
+    return ds.RandomSampler(replacement=True, num_samples=COUNT)
+
+
 def epoch_sampled():
-    return batched(generator(Decoding, shuffle=None, sampler=data.EpochSampler(COUNT, 3)))
+    return sampled(data.EpochSampler(COUNT, 3), Decoding)
 
 
-def drawn_with_replacement():
-    return batched(generator(shuffle=None, sampler=ds.RandomSampler(replacement=True, num_samples=COUNT)))
+def augmented(**options):
+    return batched(data.Augmented(Source(), augment, seed=3).dataset(["x", "z"], **options))
 
 
 def mapped(function, **options):
@@ -239,12 +231,7 @@ def kind(build: Callable[..., Any], way: Any, **options: bool) -> Kind:
 KINDS: dict[str, Kind] = {
     "slices": kind(lambda: batched(slices()), "fast"),
     "slices-renamed": kind(lambda: batched(slices().rename(["x"], ["z"]).project(["z"])), "fast"),
-    "slices-random-sampler": kind(
-        lambda: batched(
-            ds.NumpySlicesDataset(np.arange(COUNT)[:, None], ["x"], sampler=ds.RandomSampler(replacement=True))
-        ),
-        "fast",
-    ),
+    "slices-replacement": kind(lambda: batched(slices(None, sampler=replacing())), "fast"),
     "slices-remainder": kind(lambda: slices().batch(5), "fast"),
     "slices-buffer": kind(lambda: batched(slices(shuffle=False).shuffle(6)), "fast"),
     "repeat-batch": kind(lambda: batched(slices().repeat(2)), "fast"),
@@ -257,18 +244,9 @@ KINDS: dict[str, Kind] = {
     "mindrecord": kind(lambda folder: batched(ds.MindDataset(str(folder / "x.mindrecord"), shuffle=True)), "fast"),
     "images-buffer": kind(lambda folder: batched(images(folder).shuffle(5)), "fast"),
     "fixed-operations": kind(fixed, "fast"),
-    "augmented": kind(lambda: batched(data.Augmented(Source(), augment, seed=3).dataset(["x", "z"])), "fast"),
-    "augmented-processes": kind(
-        lambda: batched(data.Augmented(Source(), augment, seed=3).dataset(["x", "z"], num_parallel_workers=2)), "fast"
-    ),
-    "augmented-threads": kind(
-        lambda: batched(
-            data.Augmented(Source(), augment, seed=3).dataset(
-                ["x", "z"], num_parallel_workers=2, python_multiprocessing=False
-            )
-        ),
-        "fast",
-    ),
+    "augmented": kind(augmented, "fast"),
+    "augmented-processes": kind(lambda: augmented(num_parallel_workers=2), "fast"),
+    "augmented-threads": kind(lambda: augmented(num_parallel_workers=2, python_multiprocessing=False), "fast"),
     "epoch-sampler": kind(epoch_sampled, "replay"),
     "epoch-sampler-declared": kind(epoch_sampled, "fast", stateless=True),
     "map-declared": kind(lambda: mapped([squared]), "fast", stateless=True),
@@ -286,7 +264,7 @@ KINDS: dict[str, Kind] = {
         lambda: slices().batch(3, per_batch_map=summed, num_parallel_workers=1), "replay", draws=True
     ),
     "generator": kind(lambda: batched(generator()), "replay"),
-    "generator-replacement": kind(drawn_with_replacement, "replay"),
+    "generator-replacement": kind(lambda: sampled(replacing()), "replay"),
     "generator-shard": kind(lambda: batched(generator(num_shards=2, shard_id=1)), "replay"),
     "generator-processes": kind(lambda: batched(generator(num_parallel_workers=2)), "replay"),
     "generator-threads": kind(
@@ -296,13 +274,13 @@ KINDS: dict[str, Kind] = {
     "generator-numpy": kind(lambda: batched(generator(DrawsNumpy)), "replay", draws=True),
     "generator-python": kind(lambda: batched(generator(DrawsPython)), "replay", draws=True),
     "generator-numpy-processes": kind(lambda: batched(generator(DrawsNumpy, num_parallel_workers=2)), "replay"),
-    "sampler-own": kind(lambda: batched(generator(shuffle=None, sampler=OwnSampler())), "replay"),
-    "sampler-numpy": kind(lambda: batched(generator(shuffle=None, sampler=GlobalSampler())), "replay", draws=True),
+    "sampler-own": kind(lambda: sampled(OwnSampler()), "replay"),
+    "sampler-numpy": kind(lambda: sampled(GlobalSampler()), "replay", draws=True),
     "sampler-child": kind(lambda: child_of_mindspores(OwnSampler()), "replay"),
     "sampler-child-numpy": kind(lambda: child_of_mindspores(GlobalSampler()), "replay", draws=True),
-    "own-class": kind(lambda: batched(OwnSlices(np.arange(COUNT)[:, None], ["x"], shuffle=True)), "replay"),
+    "own-class": kind(lambda: batched(slices(kind=OwnSlices)), "replay"),
     "map-callback": kind(
-        lambda folder: batched(images(folder).map(vision.CenterCrop(8), ["image"], callbacks=[Counting()])), "replay"
+        lambda folder: batched(images(folder).map(vision.CenterCrop(8), ["image"], callbacks=[Watching()])), "replay"
     ),
     "filter": kind(lambda: batched(slices().filter(lambda x: bool(x[0] % 4))), "replay"),
     "varying-batch": kind(lambda: slices().batch(lambda info: info.get_batch_num() % 3 + 1), "replay"),
@@ -322,12 +300,6 @@ KINDS: dict[str, Kind] = {
     ),
     "csv-files": kind(lambda folder: csv(folder, ds.Shuffle.FILES), "replay"),
     "csv-global": kind(lambda folder: csv(folder, ds.Shuffle.GLOBAL), "replay"),
-    "tfrecord-global": kind(
-        lambda folder: batched(
-            ds.TFRecordDataset([str(folder / "0.tfrecord"), str(folder / "1.tfrecord")], shuffle=ds.Shuffle.GLOBAL)
-        ),
-        "replay",
-    ),
     "list": kind(lambda: [np.full(3, value) for value in range(8)], "replay"),
     "loader": kind(Loader, "replay"),
     "loader-numpy": kind(LoaderDrawsNumpy, "replay"),
