@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import Counter
@@ -27,15 +28,14 @@ def test_each_job_is_a_script_with_a_truth_and_a_class():
     assert min(heads.values()) > 1
 
 
-@pytest.mark.parametrize(
-    ("steps", "outcome"), [({2: {"w": ["b"]}}, "exact"), ({2: {"w": ["c"]}}, "differs"), ({1: {"w": ["a"]}}, "differs")]
-)
-@pytest.mark.parametrize("log", [[], [NAME]])
-def test_what_differs_without_a_name_is_silent(steps, outcome, log):
-    whole = Life(0, steps={1: {"w": ["a"]}, 2: {"w": ["b"]}}, log=log)
-    result = Result(Job("lost", "differs", "other", ""), *compared(whole, Life(0, steps=steps)), {"whole": whole})
-    assert result.outcome == outcome
-    assert ("lost: silent" in table([result])) == (result.category == "silent") == (outcome == "differs" and not log)
+def test_what_differs_without_a_name_is_silent():
+    rows = (({2: {"w": ["b"]}}, "exact"), ({2: {"w": ["c"]}}, "differs"), ({1: {"w": ["a"]}}, "differs"))
+    for (steps, outcome), log in itertools.product(rows, ([], [NAME])):
+        whole = Life(0, steps={1: {"w": ["a"]}, 2: {"w": ["b"]}}, log=log)
+        result = Result(Job("lost", "differs", "other", ""), *compared(whole, Life(0, steps=steps)), {"whole": whole})
+        assert result.outcome == outcome, steps
+        silent = outcome == "differs" and not log
+        assert ("lost: silent" in table([result])) == (result.category == "silent") == silent, steps
 
 
 def test_runner_tells_lost_state_from_stored_state_and_from_a_defect():

@@ -110,32 +110,6 @@ final([(one.rate, one.history, one.meter) for one in callbacks[:2]])
 os._exit(0)
 """
 
-ACCUMULATION = """
-class Loss(nn.Cell):
-    def construct(self, x, y):
-        return ops.square(net(x) - y).mean()
-    def __init__(self):
-        super().__init__()
-        self.net = net
-cell = ck.AccumulationTrainCell(Loss(), optimizer, 4).set_train()
-class Trainer:
-    def __init__(self):
-        self.weight, self.streak, self.pending = 1.0, collections.Counter(), []
-    def train(self, x, y):
-        self.pending.append(float(cell(x * Tensor(self.weight, ms.float32), y)))
-        self.streak[self.pending[-1] < 1.0] += 1
-        if len(self.pending) == 4:
-            self.weight = 0.5 * self.weight + 0.5 * min(self.pending)
-            self.pending.clear()
-trainer = Trainer()
-state = ck.StateManager(cell, ck.data.resumable(rows, epochs=3))
-manager = ck.CheckpointManager(ROOT, **SAVE)
-for number, (x, y) in manager.loop(state):
-    trainer.train(x, y)
-final(trainer.weight, sorted(trainer.streak.items()), trainer.pending)
-os._exit(0)
-"""
-
 STRICT = """
 class Holder:
     pass
@@ -177,9 +151,8 @@ def finals(result, name):
     [
         (OWN_LOOP, ["train(): ema", "patience", "moments", "recent", "next_scale", "noise", "coin", "best"]),
         (MODEL, ["Rate().", "Rate#2()."]),
-        (ACCUMULATION, ["trainer.weight", "streak", "pending"]),
     ],
-    ids=["own_loop", "model", "accumulation"],
+    ids=["own_loop", "model"],
 )
 def test_state_in_plain_python_goes_on_exactly(lives, request, body, paths):
     """And histories are whole after a resume."""

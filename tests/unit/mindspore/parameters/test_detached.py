@@ -52,6 +52,10 @@ class OwnOptimizer(nn.Optimizer):
         return True
 
 
+def batch():
+    return [ms.Tensor(column) for column in samples(4).values()]
+
+
 def train_step():
     network = Mlp()
     return nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
@@ -64,17 +68,16 @@ def accumulating():
 class Saved:
     """A training that is saved after every micro-step."""
 
-    def __init__(self, make=accumulating):
+    def __init__(self, make=accumulating, **named):
         begin_process()
         self.cell = make()
         self.cell.set_train()
-        self.state = ck.StateManager(self.cell)
+        self.state = ck.StateManager(self.cell, **named)
         self.state.begin("runs/detached")
 
-    def train(self, micro_steps):
+    def train(self, micro_steps, call=None):
         for _ in range(micro_steps):
-            rows = samples(4)
-            self.cell(ms.Tensor(rows["x"]), ms.Tensor(rows["y"]))
+            (call or self.cell)(*batch())
             self.state.count_delivered()
             self.state.capture()
 
@@ -93,35 +96,17 @@ def test_memory_that_no_update_sees_fails_the_save():
             saved.train(4)
 
 
-class ByName:
-    """A network whose optimizer is given by name."""
-
-    def __init__(self):
-        begin_process(mode="pynative")
-        self.network = Mlp()
-        self.optimizer = nn.Momentum(self.network.trainable_params(), 0.1, 0.9)
-        self.gradients = ms.value_and_grad(self.network, None, self.optimizer.parameters)
-        self.state = ck.StateManager([self.network], optimizer=self.optimizer)
-        self.state.begin("runs/detached")
-
-    def train(self, micro_steps, *, updates=True):
-        for _ in range(micro_steps):
-            rows = samples(4)
-            _, found = self.gradients(ms.Tensor(rows["x"]), ms.Tensor(rows["y"]))
-            if updates:
-                self.optimizer(found)
-            self.state.count_delivered()
-            self.state.capture()
-
-
 def test_memory_of_an_optimizer_given_by_name_counts_from_its_first_update():
-    job = ByName()
-    job.train(3, updates=False)
-    job.optimizer.learning_rate.set_data(ms.Tensor(0.02, ms.float32))
-    job.train(4)
-    job.optimizer.learning_rate.set_data(ms.Tensor(0.02, ms.float32))
+    network = Mlp()
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    gradients = ms.value_and_grad(network, None, optimizer.parameters)
+    saved = Saved(lambda: network, optimizer=optimizer)
+    saved.train(3)
+    optimizer.learning_rate.set_data(ms.Tensor(0.02, ms.float32))
+    saved.train(4, lambda *rows: optimizer(gradients(*rows)[1]))
+    optimizer.learning_rate.set_data(ms.Tensor(0.02, ms.float32))
     with pytest.raises(ck.ResumeError, match=r"^optimizer/learning_rate got new memory after the first update"):
-        job.train(4)
+        saved.train(4, lambda *rows: optimizer(gradients(*rows)[1]))
 
 
 def test_what_updates_still_see_is_saved():
@@ -177,11 +162,10 @@ def test_mindspore_still_does_not_see_it():
     """Were this mended, nothing would have to be refused; a graph sees it."""
     for mode, is_seen in (("pynative", False), ("graph", True)):
         begin_process(mode=mode)
-        cell, rows = accumulating().set_train(), samples(4)
-        cell(ms.Tensor(rows["x"]), ms.Tensor(rows["y"]))
-        cell(ms.Tensor(rows["x"]), ms.Tensor(rows["y"]))
-        replace_weight(cell)
-        before = cell.network.hidden.weight.asnumpy().copy()
-        for _ in range(2):
-            cell(ms.Tensor(rows["x"]), ms.Tensor(rows["y"]))
+        cell = accumulating().set_train()
+        for number in range(4):
+            if number == 2:
+                replace_weight(cell)
+                before = cell.network.hidden.weight.asnumpy().copy()
+            cell(*batch())
         assert np.array_equal(cell.network.hidden.weight.asnumpy(), before) != is_seen, mode

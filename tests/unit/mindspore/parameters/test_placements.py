@@ -14,14 +14,6 @@ from ckptkit.manager.options import Ranks
 from ckptkit.mindspore.state.manager import StateManager
 
 
-class WithTable(Mlp):
-    """Has a parameter that no optimizer owns."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = ms.Parameter(ms.Tensor(np.ones((3, 3), np.float32)), name="table", requires_grad=False)
-
-
 def placements(state):
     return {leaf.name: leaf.spec.placement for leaf in state.capture().leaves}
 
@@ -56,7 +48,8 @@ def test_placements():
 
 
 def test_what_is_frozen_is_replicated_until_it_changes():
-    cell = accumulation_cell(3, network=WithTable)
+    cell = accumulation_cell(3)
+    cell.network.table = ms.Parameter(np.ones(3, np.float32), name="table", requires_grad=False)
     assert placements(StateManager(cell))["table"] == "per_rank"
     state = StateManager(cell, frozen="table")
     assert placements(state)["table"] == "replicated"
