@@ -110,6 +110,21 @@ final([(one.rate, one.history, one.meter) for one in callbacks[:2]])
 os._exit(0)
 """
 
+LOOP = """
+class Trainer:
+    def __init__(self):
+        self.scale, self.streak = 1.0, collections.Counter()
+    def train(self, x, y):
+        loss = train_step(x, y, self.scale)
+        self.scale = max(0.1, self.scale * (1.05 if loss < 1.0 else 0.9))
+        self.streak[loss < 1.0] += 1
+trainer = Trainer()
+for x, y in ck.loop(ROOT, rows, epochs=3, train=[net, optimizer], **SAVE):
+    trainer.train(x, y)
+final(trainer.scale, sorted(trainer.streak.items()))
+os._exit(0)
+"""
+
 STRICT = """
 class Holder:
     pass
@@ -120,8 +135,7 @@ def weights():
         yield value
 holder = Holder()
 holder.weights = weights()
-state = ck.StateManager([net, optimizer], ck.data.resumable(rows, epochs=3), strict=True)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+for x, y in ck.loop(ROOT, rows, epochs=3, train=[net, optimizer], strict=True, **SAVE):
     train_step(x, y, next(holder.weights))
 os._exit(0)
 """
@@ -151,8 +165,9 @@ def finals(result, name):
     [
         (OWN_LOOP, ["train(): ema", "patience", "moments", "recent", "next_scale", "noise", "coin", "best"]),
         (MODEL, ["Rate().", "Rate#2()."]),
+        (LOOP, ["trainer.scale", "streak"]),
     ],
-    ids=["own_loop", "model"],
+    ids=["own_loop", "model", "loop"],
 )
 def test_state_in_plain_python_goes_on_exactly(lives, request, body, paths):
     """And histories are whole after a resume."""
