@@ -89,8 +89,8 @@ def child_of_mindspores(sampler):
     return batched(slices(None, sampler=parent))
 
 
-class OwnSlices(ds.NumpySlicesDataset):
-    """A class of the user's own."""
+class NumpySlicesDataset(ds.NumpySlicesDataset):
+    """A class of the user's own, whatever its name."""
 
 
 class Watching(ds.DSCallback):
@@ -278,7 +278,7 @@ KINDS: dict[str, Kind] = {
     "sampler-numpy": kind(lambda: sampled(GlobalSampler()), "replay", draws=True),
     "sampler-child": kind(lambda: child_of_mindspores(OwnSampler()), "replay"),
     "sampler-child-numpy": kind(lambda: child_of_mindspores(GlobalSampler()), "replay", draws=True),
-    "own-class": kind(lambda: batched(slices(kind=OwnSlices)), "replay"),
+    "own-class": kind(lambda: batched(slices(kind=NumpySlicesDataset)), "replay"),
     "map-callback": kind(
         lambda folder: batched(images(folder).map(vision.CenterCrop(8), ["image"], callbacks=[Watching()])), "replay"
     ),
