@@ -34,7 +34,6 @@ def live(name: str, mode: str, folder: Path, *, kill: int = 0, alone: bool = Fal
         *("-m", "exactness.jobs.life", name, mode, "" if alone else str(folder), str(trace), str(kill)),
         folder=work,
         environment={"GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths)},
-        timeout=120,
         elsewhere=elsewhere,
     )
     lines = [json.loads(line) for line in trace.read_text().splitlines()] if trace.exists() else []
