@@ -34,7 +34,7 @@ def started(name, root, folder):
 
 def record(name, root, folder, every):
     batches, state, manager = started(name, root, folder)
-    size = getattr(batches.position, "size", 8)
+    size = batches.position.size or 8
     cuts = range(1, EPOCHS * size) if every else (2, size, 2 * size - 1)  # in an epoch, at its end, in a later one
     digests, saved = [], {}
     with manager:
