@@ -15,34 +15,12 @@ from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.verify import audit
 from ckptkit.tools.watch import CheckpointWatch
 
+from .lives import bring_back, frozen, started, taken_away
+
 
 @pytest.fixture
 def root(new_root):
     return new_root()
-
-
-def started(root, *batches):
-    life = Life(root)
-    life.restore()
-    for at in batches:
-        life.saved_at(at)
-    return life
-
-
-def taken_away(root, folder="checkpoints/"):
-    """Remove what lies in a folder, and give it."""
-    away = {key: data for key, data in tree(root).items() if key.startswith(folder)}
-    root.remove(*away)
-    return away
-
-
-def bring_back(root, away):
-    for key, data in away.items():
-        root.put(key, data)
-
-
-def frozen(root):
-    return {key.split("/")[1] for key in tree(root) if key.startswith("frozen/")}
 
 
 def test_emptied_checkpoints_are_no_fresh_start(root):
@@ -69,33 +47,34 @@ LOST = {
 }
 
 
-@pytest.mark.parametrize("lost", LOST)
-def test_events_of_lost_checkpoints_forbid_fresh_start(root, lost):
-    started(root, 2, 4, 6)
-    away = {key: data for key, data in tree(root).items() if LOST[lost](key)}
-    root.remove(*away)
-    before = tree(root)
-    for ask in (Life(root).restore, Life(root).manager.latest, lambda: open_wanted(root.storage())):
-        with pytest.raises(CorruptCheckpointError, match=r"tell of \d committed checkpoints, the newest a000001-"):
-            ask()
-    assert "tell of" in audit(root.storage(), Quiet()).start.problem
-    assert tree(root) == before
-    bring_back(root, away)
-    check_new_start(root, latest=name_at(1, 6))
+def test_events_of_lost_checkpoints_forbid_fresh_start(new_root):
+    for lost, is_lost in LOST.items():
+        root = new_root()
+        started(root, 2, 4, 6)
+        away = {key: data for key, data in tree(root).items() if is_lost(key)}
+        root.remove(*away)
+        before = tree(root)
+        for ask in (Life(root).restore, Life(root).manager.latest, lambda root=root: open_wanted(root.storage())):
+            with pytest.raises(CorruptCheckpointError, match=r"tell of \d committed checkpoints, the newest a000001-"):
+                ask()
+        assert "tell of" in audit(root.storage(), Quiet()).start.problem, lost
+        assert tree(root) == before, lost
+        bring_back(root, away)
+        check_new_start(root, latest=name_at(1, 6))
 
 
-@pytest.mark.parametrize(("times", "left"), [(3, "void"), (None, "uncommitted")])
-def test_events_of_failed_saves_forbid_nothing(root, times, left):
+def test_events_of_failed_saves_forbid_nothing(new_root):
     """A first life that committed nothing, of which only events and such a folder are left."""
-    fault = Fault("error", operations={"create"}, key="*/COMMIT", times=times)
-    life = Life(root, faults=[fault])
-    life.restore()
-    assert isinstance(life.save_at(2).exception(), StorageError)
-    life.manager.close()
-    assert fault.fired >= 3
-    assert getattr(folders(tree(root)), left) == [name_at(1, 2)]
-    assert any(b'"save_failed"' in data for key, data in tree(root).items() if key.startswith("events/"))
-    assert Life(root).restore().checkpoint is None
+    for times, left in (3, "void"), (None, "uncommitted"):
+        root, fault = new_root(), Fault("error", operations={"create"}, key="*/COMMIT", times=times)
+        life = Life(root, faults=[fault])
+        life.restore()
+        assert isinstance(life.save_at(2).exception(), StorageError)
+        life.manager.close()
+        assert fault.fired >= 3
+        assert getattr(folders(tree(root)), left) == [name_at(1, 2)]
+        assert any(b'"save_failed"' in data for key, data in tree(root).items() if key.startswith("events/"))
+        assert Life(root).restore().checkpoint is None
 
 
 def test_commit_that_arrives_while_events_are_read_counts(root):
@@ -147,20 +126,8 @@ def test_shards_go_after_two_later_commits(root):
     assert frozen(root) == {"a000002", "a000004"}
 
 
-def test_shards_outlive_one_later_commit(root):
-    """Of an attempt whose checkpoints are away, while those before it and after it are there."""
-    started(root, 4)
-    started(root, 6)
-    away = taken_away(root, "checkpoints/a000002-")
-    started(root, 5)
-    started(root)
-    assert "a000002" in frozen(root)
-    bring_back(root, away)
-    assert digest_of(root, name_at(2, 6)) == digest_at(6)
-
-
 def test_shards_of_a_void_save_go_at_once(root):
-    started(root).storage.calls.clear()
+    started(root)
     root.put(f"checkpoints/{name_at(1, 2)}/manifest.json", b"{}")
     root.put(f"frozen/a000001/{'0' * 32}.safetensors", b"x")
     started(root)
@@ -210,21 +177,21 @@ def test_link_to_missing_disk_is_an_error(tmp_path):
     assert run.run.digest() == digest_at(6)
 
 
-@pytest.mark.parametrize("part", ["checkpoints", "attempts", f"checkpoints/{name_at(1, 4)}"])
-def test_linked_checkpoint_that_is_away_is_not_passed_over(tmp_path, part):
+def test_linked_checkpoint_that_is_away_is_not_passed_over(tmp_path):
     """A person moved the newest one, or all, to a larger disk, which is mounted or not."""
-    root, disk = tmp_path / "run", tmp_path / "disk"
-    started(root, 2, 4)
-    (root / part).rename(disk)
-    (root / part).symlink_to(disk)
-    refused(root, r"is a link to .*disk, and links inside of a run are not followed")
-    disk.rename(tmp_path / "away")
-    refused(root, r"is a link to .*disk, and links inside of a run are not followed")
-    (root / part).unlink()
-    (tmp_path / "away").rename(root / part)
-    run = Life(root)
-    assert run.restore().checkpoint == name_at(1, 4)
-    assert run.run.digest() == digest_at(4)
+    for number, part in enumerate(["checkpoints", "attempts", f"checkpoints/{name_at(1, 4)}"]):
+        root, disk, away = (tmp_path / f"{name}-{number}" for name in ("run", "disk", "away"))
+        started(root, 2, 4)
+        (root / part).rename(disk)
+        (root / part).symlink_to(disk)
+        refused(root, r"is a link to .*disk.*, and links inside of a run are not followed")
+        disk.rename(away)
+        refused(root, r"is a link to .*disk.*, and links inside of a run are not followed")
+        (root / part).unlink()
+        away.rename(root / part)
+        run = Life(root)
+        assert run.restore().checkpoint == name_at(1, 4)
+        assert run.run.digest() == digest_at(4)
 
 
 def test_shards_of_linked_checkpoint_outlive_later_commits(tmp_path):
@@ -232,10 +199,7 @@ def test_shards_of_linked_checkpoint_outlive_later_commits(tmp_path):
     root, disk = tmp_path / "run", tmp_path / "disk"
     started(root, 2)
     old = root / "checkpoints" / name_at(1, 2)
-    life = Life(root, keep=KeepLatest(9))
-    life.restore()
-    life.saved_at(4)
-    life.saved_at(6)
+    started(root, 4, 6, keep=KeepLatest(9))
     old.rename(disk)
     old.symlink_to(disk)
     assert Life(root).restore().checkpoint == name_at(2, 6)

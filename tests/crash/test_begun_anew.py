@@ -15,18 +15,12 @@ from ckptkit.run.resolve import open_wanted
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.tools.prune import Rule, plan_prune
 
+from .lives import started
+
 
 @pytest.fixture
 def root(new_root):
     return new_root()
-
-
-def started(root, *batches, **options):
-    life = Life(root, **options)
-    life.restore()
-    for at in batches:
-        life.saved_at(at)
-    return life
 
 
 def assert_stopped(life, batches):
@@ -35,29 +29,29 @@ def assert_stopped(life, batches):
     assert tree(life.root) == before
 
 
-@pytest.mark.parametrize("starts", [1, 2, 3])
-def test_old_job_stops_where_run_began_anew(root, starts):
+def test_old_job_stops_where_run_began_anew(new_root):
     """Whichever number it has: with a higher one, its document put back would take the new run over."""
-    for at in range(1, starts):
-        started(root, 4 * at)
-    old = started(root, 4 * starts)
-    root.clear()
-    new = started(root, 2, 3)
-    assert_stopped(old, 4 * starts + 4)
-    assert sorted(attempts(tree(root))) == [1]
-    assert new.saved_at(5)
-    assert committed(root) == [name_at(1, 3), name_at(1, 5)]
-    check_new_start(root, latest=name_at(1, 5))
+    for starts in (1, 2):
+        root = new_root()
+        for at in range(1, starts):
+            started(root, 4 * at)
+        old = started(root, 4 * starts)
+        root.clear()
+        new = started(root, 2, 3)
+        assert_stopped(old, 4 * starts + 4)
+        assert sorted(attempts(tree(root))) == [1]
+        assert new.saved_at(5)
+        assert committed(root) == [name_at(1, 3), name_at(1, 5)]
+        check_new_start(root, latest=name_at(1, 5))
 
 
-@pytest.mark.parametrize("save", [lambda *both: both[0].save(both[1]).result(), CheckpointManager.save_final])
-def test_committed_moment_hides_no_new_owner(root, save):
+def test_committed_moment_hides_no_new_owner(root):
     """Nothing is left to write, and yet this process does not own the run any more."""
     old = started(root, 8)
     root.clear()
     started(root, 2, 3)
     before = tree(root)
-    for _ in range(2):
+    for save in (lambda *both: both[0].save(both[1]).result(), CheckpointManager.save_final) * 2:
         with pytest.raises(StaleAttemptError, match="a new run began"):
             save(old.manager, old.run)
     with pytest.raises(StaleAttemptError):
@@ -89,30 +83,13 @@ def test_retention_counts_only_its_own(root):
     assert [digest_of(root, name_at(1, at)) for at in (5, 6)] == [digest_at(5), digest_at(6)]
 
 
-@pytest.fixture
-def foreign(root):
-    """A run with a commit of another process above its own."""
+def test_what_another_process_committed_is_neither_taken_nor_pruned(root, caplog):
     life, foreign = begun_anew(root)
     for at in (5, 6):
         life.saved_at(at)
-    return foreign
-
-
-def test_latest_is_not_of_another_process(root, foreign):
     storage = root.storage()
     assert latest_checkpoint(storage).name == str(open_wanted(storage).name) == name_at(1, 6)
-
-
-def test_start_passes_over_what_is_not_its_own(root, foreign, caplog):
-    life = Life(root)
-    assert life.restore().checkpoint == name_at(1, 6)
-    assert life.run.digest() == digest_at(6)
-    assert f"passed over {foreign}" in caplog.text
-    assert attempts(tree(root))[2]["passed_over"][0]["checkpoint"] == foreign
-
-
-def test_prune_counts_only_its_own(root, foreign):
-    plan = plan_prune(root.storage(), [Rule("latest=1", KeepLatest(1))], branches=True)
+    plan = plan_prune(storage, [Rule("latest=1", KeepLatest(1))], branches=True)
     why = {str(one.name): one.why for one in plan.decisions}
     assert why == {
         name_at(1, 5): "one of the two newest",
@@ -121,6 +98,11 @@ def test_prune_counts_only_its_own(root, foreign):
     }
     assert plan.doomed == ()
     assert foreign in "".join(plan.problems)
+    life = Life(root)
+    assert life.restore().checkpoint == name_at(1, 6)
+    assert life.run.digest() == digest_at(6)
+    assert f"passed over {foreign}" in caplog.text
+    assert attempts(tree(root))[2]["passed_over"][0]["checkpoint"] == foreign
 
 
 def test_put_back_that_comes_late_ends_process(root):
@@ -131,23 +113,6 @@ def test_put_back_that_comes_late_ends_process(root):
     assert late.fired == 1
     assert committed(root) == []
     check_new_start(root, latest=None)
-
-
-def test_document_replaced_by_late_put_ends_process(root, new_root):
-    """As on a storage without conditions, by a start that stood still between its lease and its put."""
-    running = started(root, 4, 6, 8)
-    elsewhere = new_root()
-    started(elsewhere)
-    sound = root.get("attempts/000001.json")
-    root.put("attempts/000001.json", elsewhere.get("attempts/000001.json"))
-    assert_stopped(running, 9)
-    # Nobody knows what these go on from: an error that names the file, and no fresh start.
-    with pytest.raises(
-        CorruptCheckpointError, match=r"that cannot be used: .*another token than attempts/000001\.json"
-    ):
-        Life(root).restore()
-    root.put("attempts/000001.json", sound)
-    check_new_start(root, latest=name_at(1, 8))
 
 
 def test_late_start_gives_the_number_back(root):
