@@ -1,5 +1,7 @@
 """What a run forgets of its starts, so that it does not grow with them, and what it has to keep."""
 
+import contextlib
+import itertools
 from datetime import datetime, timezone
 from shutil import copytree
 
@@ -8,11 +10,12 @@ from support.options import grouped
 from support.runs.dict_storage import Counted, DictStorage
 from support.runs.grown import ON_REQUEST, WatchedRun
 from support.runs.long_run import save, start
-from support.runs.roots import LocalRoot
+from support.runs.roots import copied
 from support.runs.scenario import (
     AT_6,
     Life,
     attempts,
+    batches_of,
     check_new_start,
     committed,
     digest_at,
@@ -36,7 +39,8 @@ from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.prune import plan_prune, prune
 from ckptkit.tools.verify import audit
 
-from .test_away import Quiet, bring_back, taken_away
+from .lives import bring_back, killed_saving, started, taken_away
+from .test_away import Quiet
 
 AT_4 = name_at(1, 4)
 NOW, TOKEN = datetime(2030, 1, 1, tzinfo=timezone.utc), "1" * 32
@@ -50,11 +54,10 @@ def root(tmp_path):
 def failed(root, times, *, saving=()):
     """So many starts that commit nothing; some of them die while they save."""
     for nth in range(times):
-        life = Life(root)
-        life.restore()
         if nth in saving:
-            life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
-            assert isinstance(life.save_at(life.run.batches + 2).exception(), Killed)
+            killed_saving(root, batches_of(committed(root)[-1]) + 2)
+        else:
+            started(root)
 
 
 def numbers(root):
@@ -66,28 +69,35 @@ def tried(root, times, saving=()):
     failed(root, times, saving=saving)
 
 
-STARTS = [pytest.param(20, id="20"), pytest.param(1000, id="1000", marks=pytest.mark.extended)]
-
-
-@pytest.mark.parametrize("saves", [0, 1, 3])
-@pytest.mark.parametrize("starts", STARTS)
-def test_start_reads_twenty_files_after_any_restarts(starts, saves):
-    storage = Counted(DictStorage())
-    manager, run = start(storage, keep=KeepLatest(2))
-    save(manager, run)
-    save(manager, run)
-    manager.close()
-    for _ in range(starts):
+def test_start_reads_twenty_files_after_any_restarts():
+    for saves in (0, 1, 3):
+        storage = Counted(DictStorage())
         manager, run = start(storage, keep=KeepLatest(2))
-        for _ in range(saves):
-            save(manager, run)
-        if saves:
-            manager.close()
-    storage.reset()
-    start(storage, keep=KeepLatest(2))
-    assert len(storage.keys("read")) <= 20
-    kept = {key for key in storage._inner.files if not key.startswith("events/")}
-    assert len(kept) <= 2 * 8 + 6 + (starts if saves else 0)  # the documents of who committed are the lineage
+        first = save(manager, run)
+        save(manager, run)
+        manager.close()
+        for _ in range(20):
+            manager, run = start(storage, keep=KeepLatest(2))
+            for _ in range(saves):
+                save(manager, run)
+            if saves:
+                manager.close()
+        storage.reset()
+        start(storage, keep=KeepLatest(2))
+        assert len(storage.keys("read")) <= 20, saves
+        kept = {key for key in storage._inner.files if not key.startswith("events/")}
+        assert len(kept) <= 2 * 8 + 6 + (20 if saves else 0)  # the documents of who committed are the lineage
+        if not saves:  # starts sent back by name stay: they may have had checkpoints that were pruned
+            for _ in range(20):
+                manager = CheckpointManager(storage, save=ON_REQUEST, keep=KeepLatest(2), **grouped(events=False))
+                storage.reset()
+                manager.restore(WatchedRun(), checkpoint=first, rewind=True)
+            assert sum(key.startswith("attempts/") for key in storage._inner.files) > 20
+            assert len(storage.keys("read")) <= 20
+            storage.reset()
+            _, run = start(storage, keep=KeepLatest(2))
+            assert run.applied == [first]
+            assert len(storage.keys("read")) <= 20
 
 
 def test_events_of_a_failed_start_go_last_first():
@@ -136,41 +146,31 @@ def restarted(starts, *, commits, dies, mirrored):
     return roots
 
 
-@pytest.mark.parametrize("mirrored", [False, True], ids=["alone", "mirrored"])
-@pytest.mark.parametrize("dies", [False, True], ids=["at once", "in a save"])
-@pytest.mark.parametrize("commits", [False, True], ids=["never committed", "committed"])
-@pytest.mark.parametrize("starts", STARTS)
-def test_start_reads_few_files_whatever_stays(starts, commits, dies, mirrored):
+def test_start_reads_few_files_whatever_stays():
     """Also where all documents and void markers of failed starts have to stay."""
-    for root in restarted(starts, commits=commits, dies=dies, mirrored=mirrored):
-        assert len(set(root.keys("read"))) <= 20
-        assert len(root.keys("read")) <= 30
-        assert len(root.keys("list")) <= 21
+    rows = [(True, True, True), (True, False, False), (False, True, False), (False, False, True)]
+    for row in rows:
+        for root in restarted(20, **dict(zip(("commits", "dies", "mirrored"), row, strict=True))):
+            assert len(set(root.keys("read"))) <= 20, row
+            assert len(root.keys("read")) <= 30, row
+            assert len(root.keys("list")) <= 21, row
 
 
 def test_only_last_failed_starts_stay(root):
+    """And no number is used twice."""
     tried(root, 6, saving={0, 2, 4})
     assert numbers(root) == [1, 5, 6, 7]
     assert {name[:7] for name in folders(tree(root)).void} == {"a000006"}
     check_new_start(root, latest=AT_6)
 
 
-def test_numbers_are_never_used_again(root):
-    tried(root, 9)
-    assert numbers(root)[-1] == 10
-
-
 def test_voids_below_two_newer_commits_go(root):
     tried(root, 1, saving={0})  # attempt 2
-    one = Life(root)
-    one.restore()
-    one.saved_at(8)
-    Life(root).restore()
+    started(root, 8)
+    started(root)
     assert name_at(2, 8) in folders(tree(root)).void  # of the two newest commits, one is older than it
-    two = Life(root)
-    two.restore()
-    two.saved_at(10)
-    Life(root).restore()
+    started(root, 10)
+    started(root)
     assert folders(tree(root)).void == []
     check_new_start(root, latest=name_at(5, 10))
 
@@ -196,12 +196,9 @@ def test_branch_of_failed_start_is_remembered(root):
 def test_commit_between_keeps_what_is_below(root):
     """Its attempt may have gone on from there."""
     tried(root, 3)
-    other = Life(root)
-    other.restore()
-    other.saved_at(8)  # attempt 5
+    started(root, 8)  # attempt 5
     before = numbers(root)
-    life = Life(root)
-    life.restore(AT_6, rewind=True)
+    Life(root).restore(AT_6, rewind=True)
     failed(root, 4)
     assert set(numbers(root)) >= set(before)
     check_new_start(root, latest=AT_6)
@@ -209,58 +206,47 @@ def test_commit_between_keeps_what_is_below(root):
 
 def test_nothing_is_forgotten_while_checkpoints_are_away(root):
     """Before two later commits, nothing tells whether a first attempt had any."""
-    life = Life(root)
-    life.restore()
-    life.saved_at(4)
-    away = taken_away(LocalRoot(root))
-    taken_away(LocalRoot(root), "events/")  # which would tell
+    started(root, 4)
+    away = taken_away(root)
+    taken_away(root, "events/")  # which would tell
     failed(root, 6)
     assert numbers(root) == [1, 2, 3, 4, 5, 6, 7]
-    bring_back(LocalRoot(root), away)
+    bring_back(root, away)
     check_new_start(root, latest=name_at(1, 4))
 
 
 def test_roots_with_mirror_keep_every_start(root, tmp_path):
     mirror = LocalStorage(tmp_path / "mirror")
-    for saves in (True, *[False] * 5):
-        life = Life(root, mirror=mirror)
-        life.restore()
-        if saves:
-            life.saved_at(2)
-            life.manager.wait()
+    started(root, 2, mirror=mirror).manager.wait()
+    for _ in range(5):
+        started(root, mirror=mirror)
     assert numbers(root) == numbers(tmp_path / "mirror") == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("action", ["kill", pytest.param("error", marks=pytest.mark.extended)])
-def test_forgetting_may_end_at_any_call(new_root, action):
+def test_forgetting_may_end_at_any_call(new_root):
     """With voids to remove, and more than one start to forget, since the sweeps before failed."""
 
     def grown(root):
         tried(root, 1, saving={0})
         for at in (8, 10):
-            life = Life(root)
-            life.restore()
-            life.saved_at(at)
+            started(root, at)
         for nth in range(4):
-            life = Life(root, faults=[Fault("error", operations={"list"}, key="frozen")])
-            life.restore()
+            life = started(root, faults=[Fault("error", operations={"list"}, key="frozen")])
             if nth == 1:
                 life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
                 life.save_at(12)
         return root
 
-    whole = Life(grown(new_root()))
+    files = tree(grown(new_root()))
+    whole = Life(copied(files, new_root()))
     calls = whole.calls_of(whole.restore)
     deletes = [index for index, call in enumerate(calls, 1) if call.operation == "delete"]
     assert len([key for index in deletes for key in calls[index - 1].keys]) >= 4
-    moments = ["before", "after"] + (["during"] if action == "kill" else [])
-    for index, when in ((index, when) for index in deletes for when in moments):
-        root = grown(new_root())
-        fault = Fault(action, nth=index, when=when)
-        try:
+    for index, when in itertools.product(deletes, ("before", "during", "after")):
+        root = copied(files, new_root())
+        fault = Fault("error" if when == "before" else "kill", nth=index, when=when)
+        with contextlib.suppress(Killed):
             Life(root, faults=[fault]).restore()
-        except Killed:
-            assert action == "kill"
         assert fault.fired == 1
         check_new_start(root, latest=name_at(4, 10))
 
@@ -306,10 +292,8 @@ def test_document_forgotten_after_listing_is_no_damage(root, caplog):
 def test_late_commit_of_forgotten_start_costs_nothing(root, caplog):
     """Its job stood still between its fence check and its COMMIT for as long as all the starts took."""
     history(root)
-    late = Life(root)
-    late.restore()
-    fault = Fault(lambda: failed(root, 5), operations={"create"}, key="*/COMMIT")
-    late.storage.inject(fault)
+    late = started(root)
+    fault = late.storage.inject(Fault(lambda: failed(root, 5), operations={"create"}, key="*/COMMIT"))
     assert isinstance(late.save_at(8).exception(), StaleAttemptError)
     assert fault.fired == 1
     assert (root / f"checkpoints/{name_at(2, 8)}/COMMIT").exists()
@@ -325,54 +309,40 @@ def test_late_commit_of_forgotten_start_costs_nothing(root, caplog):
 
 def test_copy_goes_on_after_source_forgot(root, tmp_path):
     tried(root, 2)
-    copy = LocalStorage(tmp_path / "copy")
-    request = CopyRequest(None, lambda: NOW, lambda: TOKEN)
-    copy_run(LocalStorage(root), copy, request, Quiet())
+    copied_to(tmp_path / "copy", root)
     (tmp_path / "copy/events").mkdir(exist_ok=True)
     failed(root, 3)
     assert 2 not in numbers(root)
-    life = Life(root)
-    life.restore()
-    life.saved_at(8)
-    copied = copy_run(LocalStorage(root), copy, request, Quiet())
-    assert copied.copied == [name_at(7, 8)]
+    started(root, 8)
+    assert copied_to(tmp_path / "copy", root).copied == [name_at(7, 8)]
     assert 2 in numbers(tmp_path / "copy")
     check_new_start(tmp_path / "copy", latest=name_at(7, 8))
 
 
-@pytest.mark.parametrize("checkpoint", [None, AT_6], ids=["whole run", "one checkpoint"])
-def test_copy_goes_on_after_any_failed_starts(root, tmp_path, checkpoint):
-    """The document that ends the copy is of an attempt without a commit."""
+def test_copy_goes_on_after_any_failed_starts(root, tmp_path):
+    """The document that ends the copy is of an attempt without a commit; copies of before named the newest attempt."""
     tried(root, 1)
-    copy = tmp_path / "copy"
-    copy_run(LocalStorage(root), LocalStorage(copy), CopyRequest(checkpoint, lambda: NOW, lambda: TOKEN), Quiet())
-    failed(copy, 6)
-    assert numbers(copy) == ([1, 6, 7, 8] if checkpoint is None else [1, 2, 6, 7, 8])
-    check_new_start(copy, latest=AT_6)
+    rows = {"whole": [1, 6, 7, 8], "one": [1, 2, 6, 7, 8], "older": [1, 2, 6, 7, 8]}
+    for kind, left in rows.items():
+        copy = tmp_path / kind
+        copied_to(copy, root, AT_6 if kind == "one" else None)
+        if kind == "older":
+            run = decode((copy / "run.json").read_bytes(), RunDocument, "run.json")
+            origin = run.copied_from.model_copy(update={"last_attempt": 2})
+            (copy / "run.json").write_bytes(encode(run.model_copy(update={"copied_from": origin}).sealed()))
+        failed(copy, 6)
+        assert numbers(copy) == left, kind
+        check_new_start(copy, latest=AT_6)
 
 
-def test_document_that_ends_older_copy_stays(root, tmp_path):
-    """Copies of before named the newest attempt, whether or not it had committed."""
-    tried(root, 1)
-    copy = tmp_path / "copy"
-    copy_run(LocalStorage(root), LocalStorage(copy), CopyRequest(None, lambda: NOW, lambda: TOKEN), Quiet())
-    run = decode((copy / "run.json").read_bytes(), RunDocument, "run.json")
-    origin = run.copied_from.model_copy(update={"last_attempt": 2})
-    (copy / "run.json").write_bytes(encode(run.model_copy(update={"copied_from": origin}).sealed()))
-    failed(copy, 6)
-    assert numbers(copy) == [1, 2, 6, 7, 8]
-    check_new_start(copy, latest=AT_6)
-
-
-def branch_pruned(root, *lives):
+def branch_pruned(root, meanwhile):
     """A branch of attempt 2 that has committed and was pruned, and a script that goes back by name at each start."""
     back = {"checkpoint": AT_4, "rewind": True}
     history(root)
     life = Life(root)
     life.restore(**back)
     life.saved_at(8)
-    for one in lives:
-        one()
+    meanwhile()
     Life(root).restore(**back)
     storage = LocalStorage(root)
     done = prune(storage, plan_prune(storage, [], branches=True), token=TOKEN)
@@ -384,17 +354,9 @@ def branch_pruned(root, *lives):
     life.saved_at(9)
 
 
-def test_start_whose_commits_were_pruned_stays(root):
-    branch_pruned(root)
-    assert numbers(root) == [1, 2, 3, 4, 5, 6, 7]
-    check_new_start(root, latest=name_at(7, 9))
-
-
 def test_copy_with_pruned_branch_goes_on(root, tmp_path):
-    copy = LocalStorage(tmp_path / "copy")
-    request = CopyRequest(None, lambda: NOW, lambda: TOKEN)
-    branch_pruned(root, lambda: copy_run(LocalStorage(root), copy, request, Quiet()))
-    copied = copy_run(LocalStorage(root), copy, request, Quiet())
+    branch_pruned(root, lambda: copied_to(tmp_path / "copy", root))
+    copied = copied_to(tmp_path / "copy", root)
     assert copied.copied == [name_at(7, 9)]
     assert copied.kept == [AT_6, name_at(2, 8)]
     assert committed(tmp_path / "copy") == [AT_4, AT_6, name_at(2, 8), name_at(7, 9)]
@@ -414,21 +376,6 @@ def test_mirror_with_pruned_branch_is_the_same_run(root, tmp_path):
     assert name_at(8, 10) in committed(tmp_path / "mirror")
 
 
-@pytest.mark.parametrize("starts", STARTS)
-def test_starts_sent_back_by_name_stay_unread(starts):
-    """They may have had checkpoints that were pruned; a start reads no more files for them."""
-    storage = Counted(DictStorage())
-    manager, run = start(storage, keep=KeepLatest(2))
-    first = save(manager, run)
-    save(manager, run)
-    manager.close()
-    for _ in range(starts):
-        manager = CheckpointManager(storage, save=ON_REQUEST, keep=KeepLatest(2), **grouped(events=False))
-        storage.reset()
-        manager.restore(WatchedRun(), checkpoint=first, rewind=True)
-    assert sum(key.startswith("attempts/") for key in storage._inner.files) == starts + 1
-    assert len(storage.keys("read")) <= 20
-    storage.reset()
-    _, run = start(storage, keep=KeepLatest(2))
-    assert run.applied == [first]
-    assert len(storage.keys("read")) <= 20
+def copied_to(copy, root, checkpoint=None):
+    request = CopyRequest(checkpoint, lambda: NOW, lambda: TOKEN)
+    return copy_run(LocalStorage(root), LocalStorage(copy), request, Quiet())

@@ -17,18 +17,16 @@ from ckptkit.testing.faults import Fault, Killed
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.prune import Rule, plan_prune, prune
 
+from .lives import started
+
 
 @pytest.fixture
 def root(tmp_path):
     return tmp_path / "run"
 
 
-def saved(root, *batches, keep=None):
-    life = Life(root, keep=keep or KeepLatest(100))
-    life.restore()
-    for at in batches:
-        life.saved_at(at)
-    return life
+def saved(root, *batches):
+    return started(root, *batches, keep=KeepLatest(100))
 
 
 def reserve(root):
@@ -44,21 +42,22 @@ def killed_on_full_disk(root, disk, kind, key):
     assert folders(tree(root)).uncommitted == [name_at(1, 6)]
 
 
-@pytest.mark.parametrize("key", ["*/manifest.json", "*/COMMIT"])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=["disk", "quota"])
-@pytest.mark.parametrize("kind", ["blocks", "names"])
-def test_start_removes_what_filled_the_disk(root, monkeypatch, kind, number, key):
-    disk = SmallDisk(root, monkeypatch, number)
-    killed_on_full_disk(root, disk, kind, key)
-    before = committed(root)
-    life = saved(root)
-    assert disk.refused
-    state = folders(tree(root))
-    assert (state.committed, state.void, state.uncommitted) == (before, [name_at(1, 6)], [])
-    assert life.run.batches == 4
-    disk.fill(kind, 100)
-    check_new_start(root, latest=name_at(1, 4))
-    assert reserve(root) == ["0", "1", "2", "3"]
+def test_start_removes_what_filled_the_disk(tmp_path):
+    rows = [("blocks", errno.ENOSPC, "*/manifest.json"), ("names", errno.EDQUOT, "*/COMMIT")]
+    for number, (kind, code, key) in enumerate(rows):
+        root = tmp_path / f"{number}"
+        with pytest.MonkeyPatch.context() as patch:
+            disk = SmallDisk(root, patch, code)
+            killed_on_full_disk(root, disk, kind, key)
+            before = committed(root)
+            life = saved(root)
+            assert disk.refused
+            state = folders(tree(root))
+            assert (state.committed, state.void, state.uncommitted) == (before, [name_at(1, 6)], []), key
+            assert life.run.batches == 4
+            disk.fill(kind, 100)
+            check_new_start(root, latest=name_at(1, 4))
+            assert reserve(root) == ["0", "1", "2", "3"]
 
 
 def test_start_without_a_reserve_says_that_the_disk_is_full(root, monkeypatch):
@@ -95,61 +94,58 @@ def test_start_beside_a_job_that_still_writes_is_safe(root, monkeypatch, when):
     check_new_start(root, latest=committed(root)[-1])
 
 
-@pytest.mark.parametrize("kind", ["blocks", "names"])
-def test_saves_that_fail_leave_the_reserve_to_the_next_start(root, monkeypatch, kind):
+def test_saves_that_fail_leave_the_reserve_to_the_next_start(root, monkeypatch):
     disk = SmallDisk(root, monkeypatch)
     life = saved(root, 2, 4)
-    disk.fill(kind, 1)
+    disk.fill("blocks", 1)
     for batches in (6, 7):
         assert life.save_at(batches).exception() is not None
         assert reserve(root) == ["0", "1", "2", "3"]
-    disk.fill(kind)
+    disk.fill("blocks")
     assert saved(root).run.batches == 4
     assert folders(tree(root)).uncommitted == []
 
 
-@pytest.mark.parametrize("kind", ["blocks", "names"])
-def test_save_whose_commit_has_no_room_is_emptied_first(root, monkeypatch, kind):
+def test_save_whose_commit_has_no_room_is_emptied_first(root, monkeypatch):
     """Its void marker has no room before."""
     disk = SmallDisk(root, monkeypatch)
     life = saved(root, 2, 4)
-    life.storage.inject(Fault(lambda: disk.fill(kind), operations={"create"}, key="*/COMMIT"))
+    life.storage.inject(Fault(lambda: disk.fill("blocks"), operations={"create"}, key="*/COMMIT"))
     assert "could not create" in str(life.save_at(6).exception())
     assert disk.refused
     state = folders(tree(root))
     assert (state.void, state.uncommitted) == ([name_at(1, 6)], [])
     assert [key for key in tree(root) if name_at(1, 6) in key] == [f"checkpoints/{name_at(1, 6)}/COMMIT"]
-    disk.fill(kind, 100)
+    disk.fill("blocks", 100)
     life.saved_at(7)
     check_new_start(root, latest=name_at(1, 7))
 
 
-@pytest.mark.parametrize("unfinished", [False, True])
-def test_prune_empties_unfinished_saves_where_asked(root, monkeypatch, unfinished):
+def test_prune_empties_unfinished_saves_where_asked(root, monkeypatch):
     disk = SmallDisk(root, monkeypatch)
     killed_on_full_disk(root, disk, "blocks", "*/manifest.json")
     rules = (Rule("latest:2", KeepLatest(2)),)
-    plan = plan_prune(LocalStorage(root), rules, branches=False, unfinished=unfinished)
     size_bytes = sum(len(data) for key, data in tree(root).items() if name_at(1, 6) in key)
-    assert (plan.freed_bytes, plan.unfinished_bytes) == ((size_bytes, 0) if unfinished else (0, size_bytes))
-    done = prune(LocalStorage(root), plan, token="e" * 32)
-    assert done.emptied == ([name_at(1, 6)] if unfinished else [])
-    assert committed(root) == [name_at(1, 2), name_at(1, 4)]
+    for unfinished in (False, True):
+        plan = plan_prune(LocalStorage(root), rules, branches=False, unfinished=unfinished)
+        assert (plan.freed_bytes, plan.unfinished_bytes) == ((size_bytes, 0) if unfinished else (0, size_bytes))
+        done = prune(LocalStorage(root), plan, token="e" * 32)
+        assert done.emptied == ([name_at(1, 6)] if unfinished else [])
+        assert committed(root) == [name_at(1, 2), name_at(1, 4)]
     assert not disk.refused, "the data go before the void marker is created"
     disk.blocks = None
     check_new_start(root, latest=name_at(1, 4))
 
 
-@pytest.mark.parametrize("kind", ["blocks", "names"])
-def test_prune_frees_a_run_that_has_no_reserve(root, monkeypatch, kind):
+def test_prune_frees_a_run_that_has_no_reserve(root, monkeypatch):
     """Nor any checkpoint, nor room for one void marker: its first save filled the disk, and died."""
     disk = SmallDisk(root, monkeypatch)
     life = saved(root)
-    life.storage.inject(Fault(lambda: disk.fill(kind), operations={"create"}, key="*/COMMIT"))
+    life.storage.inject(Fault(lambda: disk.fill("names"), operations={"create"}, key="*/COMMIT"))
     life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
     assert isinstance(life.save_at(6).exception(), Killed)
     shutil.rmtree(root / ".reserve")
-    disk.fill(kind)
+    disk.fill("names")
     assert plan_prune(LocalStorage(root), (), branches=False).unfinished_bytes > 0
     plan = plan_prune(LocalStorage(root), (), branches=False, unfinished=True)
     done = prune(LocalStorage(root), plan, token="e" * 32)

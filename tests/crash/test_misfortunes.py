@@ -21,7 +21,7 @@ from support.runs.scenario import (
 
 from ckptkit.checkpoint.commit import create_once, remove_data
 from ckptkit.core.save_policy import SaveEvery
-from ckptkit.errors import CorruptCheckpointError, SaveFailedError, StorageError
+from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
@@ -42,39 +42,6 @@ def life(root):
     life = Life(root)
     life.restore()
     return life
-
-
-def test_full_disk_regains_space_without_void_marker(life):
-    full = life.storage.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
-    no_room = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT"))
-    assert isinstance(life.save_at(8).exception(), StorageError)
-    assert (full.fired, no_room.fired) == (1, 1)
-    left = [key for key in tree(life.root) if key.startswith(f"checkpoints/{AT_8}/")]
-    assert [key for key in left if not key.endswith("/COMMIT")] == []
-    assert life.saved_at(8) == name_at(2, 8, 2)
-
-
-def test_failed_save_keeps_data_until_void(life):
-    """Its commit may have landed, so that its data is deleted only after a void marker."""
-    lost = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT", when="after", times=3))
-    unread = life.storage.inject(Fault("error", operations={"read"}, key=f"checkpoints/{AT_8}/COMMIT", times=9))
-    assert isinstance(life.save_at(8).exception(), StorageError)
-    assert lost.fired >= 1
-    assert unread.fired >= 1
-    life.storage.clear()
-    # It was committed all the time, and it is whole.
-    assert AT_8 in committed(life.root)
-    assert digest_of(life.root, AT_8) == digest_at(8)
-
-
-def test_save_whose_commit_had_landed_is_done(life):
-    """Only the reply was lost, and the way to ask for it was lost once."""
-    for operation, when in (("create", "after"), ("read", "before")):
-        life.storage.inject(Fault("error", operations={operation}, key=f"checkpoints/{AT_8}/COMMIT", when=when))
-    assert life.saved_at(8) == AT_8
-    assert committed(life.root) == [AT_6, AT_8]
-    assert life.saved_at(8) == AT_8
-    assert digest_of(life.root, AT_8) == digest_at(8)
 
 
 def test_save_recreates_run_after_deletion(life, caplog):
@@ -109,35 +76,6 @@ def test_run_deletion_during_save_prevents_commit(life):
     assert committed(root) == []
     assert life.saved_at(8) == name_at(2, 8, 2)
     assert digest_of(root, name_at(2, 8, 2)) == digest_at(8)
-
-
-def test_damaged_attempt_document_keeps_its_commits(root):
-    """Retention keeps them, and does not count them among the newest."""
-    history(root)
-    life = Life(root)
-    life.restore()
-    sound = root.get("attempts/000001.json")
-    root.put("attempts/000001.json", sound.replace(b'"host"', b'"hOst"'))
-    before = committed(root)
-    names = [life.saved_at(batches) for batches in (8, 9, 10, 11)]
-    assert set(before) <= set(committed(root))
-    assert names[-2:] == committed(root)[-2:]
-    root.put("attempts/000001.json", sound)
-    assert digest_of(root, AT_6) == digest_at(6)
-
-
-def test_start_continues_despite_unremovable_remains(root, caplog):
-    history(root)
-    life = Life(root)
-    life.restore()
-    life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
-    life.save_at(8).exception()
-    stuck = Fault("error", operations={"delete"}, times=None)
-    second = Life(root, faults=[stuck])
-    assert second.restore().checkpoint == AT_6
-    assert stuck.fired >= 1
-    assert "could not be removed from" in caplog.text
-    assert second.saved_at(8)
 
 
 def test_save_continues_if_document_vanishes_while_read(root, life, caplog):
@@ -263,11 +201,3 @@ def test_start_that_passed_over_many_stays_readable(root):
     assert all(one["reason"].startswith(f"{one['checkpoint']} is bad") for one in document["passed_over"])
     assert len(root.get("attempts/000002.json")) < 64 << 10
     assert Life(root).restore().checkpoint == names[-1]
-
-
-def test_failed_final_save_raises_despite_tolerance(life):
-    life.storage.inject(Fault("error", operations={"write"}, times=None))
-    for _ in life.run.train_until(8):
-        pass
-    with pytest.raises(SaveFailedError):
-        life.manager.save_final(life.run)

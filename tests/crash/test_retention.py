@@ -1,12 +1,11 @@
 """Retention with a memory: what it remembers must not make it delete what it would keep if it looked."""
 
 import json
-import logging
 import math
 
 import pytest
 from support.runs.forge import sealed
-from support.runs.scenario import Life, check_new_start, committed, corrupt, name_at, tree
+from support.runs.scenario import Life, check_new_start, committed, corrupt, name_at
 
 from ckptkit.checkpoint.receipts import post_certificate
 from ckptkit.errors import StorageError
@@ -17,18 +16,14 @@ from ckptkit.run.retention import Retention
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
 
+from .lives import frozen, started
+
+ALL = KeepLatest(100)
+
 
 def retention(root, keep, number=1):
     storage = FaultyStorage(LocalStorage(root))
     return storage, Retention(storage, Index(LocalStorage(root)).document(number), keep)
-
-
-def saved(root, *batches, keep=None):
-    life = Life(root, keep=keep or KeepLatest(100))
-    life.restore()
-    for one in batches:
-        life.saved_at(one)
-    return life
 
 
 def pruned(retention):
@@ -42,7 +37,7 @@ def root(tmp_path):
 
 def test_retention_ignores_remembered_commit_without_marker(root):
     """A remembered commit that lost its marker is not one of the two newest that are kept."""
-    life = saved(root, 2, 4, 6)
+    life = started(root, 2, 4, 6, keep=ALL)
     _, keeping = retention(root, KeepLatest(2))
     assert pruned(keeping) == [name_at(1, 2)]
     life.saved_at(8)
@@ -58,7 +53,7 @@ def test_retention_ignores_remembered_commit_without_marker(root):
 
 
 def test_retention_ignores_remembered_commit_damaged_since(root):
-    life = saved(root, 2, 4, 6)
+    life = started(root, 2, 4, 6, keep=ALL)
     _, keeping = retention(root, KeepLatest(2))
     keeping.prune()
     corrupt(root, name_at(1, 6), "COMMIT")
@@ -69,7 +64,7 @@ def test_retention_ignores_remembered_commit_damaged_since(root):
 
 def test_retention_skips_voids_and_reads_them_once(root):
     """Voids on the lineage do not count as kept checkpoints, and each is read only once."""
-    life = saved(root, 2, 4)
+    life = started(root, 2, 4, keep=ALL)
     for batches in (5, 6):
         life.storage.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
         assert life.save_at(batches).exception()
@@ -94,32 +89,31 @@ def newer(document: bytes) -> bytes:
     return sealed({**json.loads(document), "format_version": 99})
 
 
-@pytest.mark.parametrize(
-    ("number", "unusable"), [(1, torn), (1, newer), (2, torn)], ids=["the parent's", "a newer parent's", "the own"]
-)
-def test_unusable_attempt_document_blocks_retention(root, caplog, number, unusable):
+def test_unusable_attempt_document_blocks_retention(tmp_path, caplog):
     """Nothing is removed while the document of an attempt with kept checkpoints cannot be used."""
-    saved(root, 2, 4, 6)
-    life = saved(root, 8, *([9, 10] if number == 2 else []))
-    _, keeping = retention(root, KeepLatest(100), number=2)
-    assert pruned(keeping) == []
-    _, keeping = retention(root, KeepLatest(1), number=2)
-    keeping._list()  # the documents are known from here on
-    document = root / f"attempts/{number:06d}.json"
-    sound = document.read_bytes()
-    document.write_bytes(unusable(sound))
-    before = committed(root)
-    with caplog.at_level(logging.WARNING, "ckptkit"):
+    for place, number, unusable in ("the parent's", 1, torn), ("a newer parent's", 1, newer), ("the own", 2, torn):
+        root = tmp_path / place
+        started(root, 2, 4, 6, keep=ALL)
+        life = started(root, 8, *([9, 10] if number == 2 else []), keep=ALL)
+        _, keeping = retention(root, KeepLatest(100), number=2)
         assert pruned(keeping) == []
-    assert f"attempts/{number:06d}.json" in caplog.text
-    assert committed(root) == before
-    document.write_bytes(sound)
-    assert len(pruned(keeping)) == len(before) - 2
-    assert life.saved_at(11)
+        _, keeping = retention(root, KeepLatest(1), number=2)
+        keeping._list()  # the documents are known from here on
+        document = root / f"attempts/{number:06d}.json"
+        sound = document.read_bytes()
+        document.write_bytes(unusable(sound))
+        before = committed(root)
+        caplog.clear()
+        assert pruned(keeping) == [], place
+        assert f"attempts/{number:06d}.json" in caplog.text
+        assert committed(root) == before
+        document.write_bytes(sound)
+        assert len(pruned(keeping)) == len(before) - 2
+        assert life.saved_at(11)
 
 
 def test_partly_removed_commit_does_not_count_in_retention(root):
-    life = saved(root, 2, 4, 6, 8)
+    life = started(root, 2, 4, 6, 8, keep=ALL)
     storage, keeping = retention(root, KeepLatest(2))
     storage.inject(Fault("error", operations={"walk"}, key=f"checkpoints/{name_at(1, 4)}/"))
     assert pruned(keeping) == [name_at(1, 2)]
@@ -129,17 +123,9 @@ def test_partly_removed_commit_does_not_count_in_retention(root):
     assert pruned(keeping) == [name_at(1, 6)]
 
 
-def test_unreadable_metrics_keep_their_checkpoint(root, caplog):
-    saved(root, 2, 4, 6, 8)
-    corrupt(root, name_at(1, 2), "manifest.json")
-    _, keeping = retention(root, KeepBest(1, "loss", "min"))
-    assert pruned(keeping) == [name_at(1, 4)]
-    assert f"{name_at(1, 2)} is kept, because its metrics cannot be read" in caplog.text
-
-
 def test_commit_that_arrives_late_is_removed_whatever_the_policy(root, caplog):
     """Its process stood still, and retention has removed the checkpoint meanwhile."""
-    life = saved(root, 2, 4, 6, 8)
+    life = started(root, 2, 4, 6, 8, keep=ALL)
     commit = root / f"checkpoints/{name_at(1, 2)}/COMMIT"
     late = commit.read_bytes()
     _, keeping = retention(root, KeepBest(1, "loss", "min"))
@@ -153,7 +139,7 @@ def test_commit_that_arrives_late_is_removed_whatever_the_policy(root, caplog):
 
 
 def test_a_folder_that_comes_back_is_read_again(root):
-    life = saved(root, 2, 4, 6, 8)
+    life = started(root, 2, 4, 6, 8, keep=ALL)
     _, keeping = retention(root, KeepLatest(3))
     assert pruned(keeping) == [name_at(1, 2)]  # the others were read for it
     away = root.parent / "away"
@@ -168,27 +154,27 @@ def test_a_folder_that_comes_back_is_read_again(root):
 
 
 def test_void_of_earlier_attempt_releases_frozen_shards(root):
-    saved(root, 2, 4)
-    dying = saved(root, 6)
+    started(root, 2, 4, keep=ALL)
+    dying = started(root, 6, keep=ALL)
     dying.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
     assert isinstance(dying.save_at(8).exception(), Killed)
-    saved(root, 10, 11, keep=KeepLatest(2))
+    started(root, 10, 11)
     assert committed(root) == [name_at(3, 10), name_at(3, 11)]
-    assert {key.split("/")[1] for key in tree(root) if key.startswith("frozen/")} == {"a000003"}
+    assert frozen(root) == {"a000003"}
 
 
 def test_commit_off_lineage_keeps_its_frozen_shards(root):
-    saved(root, 2, 4, 6)
+    started(root, 2, 4, 6, keep=ALL)
     life = Life(root, keep=KeepLatest(2))
     life.restore(name_at(1, 4))
     life.saved_at(8)
     life.saved_at(9)
     assert committed(root) == [name_at(1, 6), name_at(2, 8), name_at(2, 9)]
-    assert {key.split("/")[1] for key in tree(root) if key.startswith("frozen/")} == {"a000001", "a000002"}
+    assert frozen(root) == {"a000001", "a000002"}
 
 
 def test_nothing_is_read_where_the_policy_keeps_all(root):
-    saved(root, 4, 8, 12)
+    started(root, 4, 8, 12, keep=ALL)
     storage, keeping = retention(root, KeepEvery(optimizer_steps=1))
     assert pruned(keeping) == []
     # To learn the lineage.
@@ -197,7 +183,7 @@ def test_nothing_is_read_where_the_policy_keeps_all(root):
 
 def test_retention_rereads_uncommitted_folder_every_time(root):
     """It may be committed by its own save at any moment; only what cannot change is remembered."""
-    life = saved(root, 2, 4, 6)
+    life = started(root, 2, 4, 6, keep=ALL)
     path = root / f"checkpoints/{name_at(1, 6)}/COMMIT"
     data = path.read_bytes()
     path.unlink()
@@ -209,34 +195,32 @@ def test_retention_rereads_uncommitted_folder_every_time(root):
     assert life.saved_at(8)
 
 
-@pytest.mark.parametrize(("mode", "best"), [("min", 6), ("max", 4)])
-def test_best_and_unreadable_metrics_outlive_retention(root, caplog, mode, best):
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    for batches, loss in ((2, 0.2), (4, 0.9), (6, 0.1), (8, math.nan), (9, 0.5), (10, 0.5)):
-        for _ in life.run.train_until(batches):
-            pass
-        life.manager.save(life.run, metrics={"loss": loss}).result()
-    corrupt(root, name_at(1, 2), "manifest.json")
-    _, keeping = retention(root, KeepBest(1, "loss", mode))
-    with caplog.at_level(logging.WARNING, "ckptkit"):
-        assert pruned(keeping) == [name_at(1, gone) for gone in (4, 6, 8) if gone != best]
-    assert f"{name_at(1, 2)} is kept, because its metrics cannot be read" in caplog.text
-    assert committed(root) == [name_at(1, left) for left in (2, best, 9, 10)]
+def test_best_and_unreadable_metrics_outlive_retention(tmp_path, caplog):
+    for mode, best in ("min", 6), ("max", 4):
+        root = tmp_path / mode
+        life = started(root, keep=ALL)
+        for batches, loss in ((2, 0.2), (4, 0.9), (6, 0.1), (8, math.nan), (9, 0.5), (10, 0.5)):
+            for _ in life.run.train_until(batches):
+                pass
+            life.manager.save(life.run, metrics={"loss": loss}).result()
+        corrupt(root, name_at(1, 2), "manifest.json")
+        _, keeping = retention(root, KeepBest(1, "loss", mode))
+        caplog.clear()
+        assert pruned(keeping) == [name_at(1, gone) for gone in (4, 6, 8) if gone != best], mode
+        assert f"{name_at(1, 2)} is kept, because its metrics cannot be read" in caplog.text
+        assert committed(root) == [name_at(1, left) for left in (2, best, 9, 10)]
 
 
-@pytest.mark.parametrize("mended", [True, False], ids=["put back", "still missing"])
-def test_document_put_back_rejoins_its_checkpoints(root, mended):
-    saved(root, 2, 4)
-    saved(root, 6, 8)
+def test_document_put_back_rejoins_its_checkpoints(root):
+    started(root, 2, 4, keep=ALL)
+    started(root, 6, 8, keep=ALL)
     document = root / "attempts/000001.json"
     data = document.read_bytes()
     document.unlink()
     _, keeping = retention(root, KeepLatest(1), number=2)
-    assert pruned(keeping) == []
-    if mended:
-        document.write_bytes(data)
-    assert pruned(keeping) == ([name_at(1, 2), name_at(1, 4)] if mended else [])
+    assert pruned(keeping) == pruned(keeping) == []
+    document.write_bytes(data)
+    assert pruned(keeping) == [name_at(1, 2), name_at(1, 4)]
 
 
 def certify(root, batches, begin):
@@ -245,7 +229,7 @@ def certify(root, batches, begin):
 
 
 def test_newest_certified_checkpoints_stay(tmp_path):
-    saved(tmp_path, 2, 4, 6, 8, 10)
+    started(tmp_path, 2, 4, 6, 8, 10, keep=ALL)
     certify(tmp_path, 4, 2)
     _, one = retention(tmp_path, KeepCertified(1) | KeepEvery(1000))
     one.prune()
@@ -257,7 +241,7 @@ def test_newest_certified_checkpoints_stay(tmp_path):
 
 
 def test_nothing_goes_while_certificates_cannot_be_listed(tmp_path):
-    saved(tmp_path, 2, 4, 6, 8)
+    started(tmp_path, 2, 4, 6, 8, keep=ALL)
     certify(tmp_path, 2, 4)
     storage, one = retention(tmp_path, KeepCertified(1))
     fault = Fault("error", operations={"list"}, key="checkpoints/*/receipts")
@@ -274,7 +258,7 @@ def test_policies_of_others_need_not_know_certificates(tmp_path):
         def keeps(self, checkpoints):
             return frozenset(one.name for one in checkpoints[:1])
 
-    saved(tmp_path, 2, 4, 6, 8)
+    started(tmp_path, 2, 4, 6, 8, keep=ALL)
     _, one = retention(tmp_path, Mine())
     one.prune()
     assert committed(tmp_path) == [name_at(1, batches) for batches in (2, 6, 8)]

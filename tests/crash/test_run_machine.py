@@ -2,7 +2,6 @@
 
 import tempfile
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -37,7 +36,7 @@ class RunMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.root = self.new_root()
+        self.root = LocalRoot(tempfile.mkdtemp())
         self.life = None
         self.attempt = 0
         self.present: set[str] = set()
@@ -50,12 +49,6 @@ class RunMachine(RuleBasedStateMachine):
 
     def teardown(self):
         self.root.clear()
-
-    @staticmethod
-    def new_root():
-        return LocalRoot(tempfile.mkdtemp())
-
-    # What the model says
 
     def on_lineage(self):
         return [name for name in self.lineage if name in self.present]
@@ -79,8 +72,6 @@ class RunMachine(RuleBasedStateMachine):
         self.present.add(name)
         self.lineage.append(name)
         self.head = [*self.lineage]
-
-    # What happens
 
     @initialize()
     def starts_fresh(self):
@@ -213,8 +204,6 @@ class RunMachine(RuleBasedStateMachine):
         assert self.pruned(self.keep) <= there <= self.present
         self.present = there
 
-    # What is always true
-
     @invariant()
     def only_what_was_committed_and_not_removed_is_listed(self):
         assert [info.name for info in list_checkpoints(self.root.storage())] == sorted(self.present)
@@ -240,28 +229,12 @@ class RunMachine(RuleBasedStateMachine):
         self.void_or_worse |= {*state.void, *state.uncommitted}
 
 
-class RunInABucketMachine(RunMachine):
-    """The same in a bucket, where each step takes a hundred requests."""
-
-
-def drawn(examples, steps):
-    return settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
-
-
-RunMachine.TestCase.settings = drawn(15, 20)
+RunMachine.TestCase.settings = settings(
+    max_examples=15,
+    stateful_step_count=20,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 TestRun = RunMachine.TestCase
-RunInABucketMachine.TestCase.settings = drawn(5, 12)
-
-
-@pytest.mark.extended
-class TestRunInABucket(RunInABucketMachine.TestCase):
-    @pytest.fixture(autouse=True)
-    def _in_buckets(self, store, monkeypatch):
-        monkeypatch.setattr(RunInABucketMachine, "new_root", staticmethod(store.new))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.room import CountedRoom, install
-from support.runs.scenario import Life, check_new_start, committed, folders, name_at, tree
+from support.runs.scenario import check_new_start, committed, folders, name_at, tree
 
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror
@@ -14,6 +14,8 @@ from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.prune import Rule, plan_prune, prune
+
+from .lives import started
 
 OLDEST = name_at(1, 2)
 
@@ -32,49 +34,40 @@ def warnings(caplog):
     return [record.getMessage() for record in caplog.records if "could not be removed" in record.getMessage()]
 
 
-@pytest.mark.parametrize("file", ["COMMIT", "manifest.json", "rank-00000/weights-000.safetensors"])
-def test_retention_goes_on_and_warns_once(root, caplog, file):
-    life = Life(root, faults=[fault := held(f"*{OLDEST}/{file}")])
-    life.restore()
-    for batches in (2, 4, 6, 8, 10, 12):
-        life.saved_at(batches)
-    stays = [OLDEST] if file == "COMMIT" else []
-    assert committed(root) == [*stays, name_at(1, 10), name_at(1, 12)]
-    assert fault.fired == (4 if file == "COMMIT" else 1)
-    (warning,) = warnings(caplog)
-    assert warning.startswith(f"{OLDEST} could not be removed from {root}: ")
-    assert "\n" not in warning
-    assert not [record for record in caplog.records if record.exc_info]
-    life.storage.clear()
-    life.saved_at(14)
-    assert committed(root) == [name_at(1, 12), name_at(1, 14)]
-    check_new_start(root, latest=name_at(1, 14))
+def test_retention_goes_on_and_warns_once(tmp_path, caplog):
+    for file in ("COMMIT", "manifest.json"):
+        root = tmp_path / file
+        caplog.clear()
+        life = started(root, 2, 4, 6, 8, 10, 12, faults=[fault := held(f"*{OLDEST}/{file}")])
+        stays = [OLDEST] if file == "COMMIT" else []
+        assert committed(root) == [*stays, name_at(1, 10), name_at(1, 12)]
+        assert fault.fired == (4 if file == "COMMIT" else 1)
+        (warning,) = warnings(caplog)
+        assert warning.startswith(f"{OLDEST} could not be removed from {root}: ")
+        assert "\n" not in warning
+        assert not [record for record in caplog.records if record.exc_info]
+        life.storage.clear()
+        life.saved_at(14)
+        assert committed(root) == [name_at(1, 12), name_at(1, 14)]
+        check_new_start(root, latest=name_at(1, 14))
 
 
 def test_one_of_many_stuck_is_tried_at_each_save(root, caplog):
-    Life(root, keep=KeepLatest(100)).restore()
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    names = [life.saved_at(batches) for batches in range(2, 20, 2)]
-    life = Life(root, keep=KeepLatest(2), faults=[fault := held("*/a000002-*/COMMIT")])
-    life.restore()
-    life.saved_at(20)
+    life = started(root, *range(2, 20, 2), keep=KeepLatest(100))
+    names = committed(root)
+    life = started(root, 20, faults=[fault := held("*/a000001-*/COMMIT")])
     assert fault.fired == len(names) - 1
     life.saved_at(21)
     assert fault.fired == len(names) - 1 + 2  # the one that may go since, and one of the others
     assert len(warnings(caplog)) == 2
     assert f"and {len(names) - 2} more could not be removed" in warnings(caplog)[0]
-    assert committed(root) == [*names, name_at(3, 20), name_at(3, 21)]
+    assert committed(root) == [*names, name_at(2, 20), name_at(2, 21)]
 
 
 def test_storage_that_does_not_answer_ends_retention(root, caplog):
     """It is not asked for one checkpoint after the other, each with all its retries."""
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    for batches in (2, 4, 6, 8, 10):
-        life.saved_at(batches)
-    life = Life(root, keep=KeepLatest(2))
-    life.restore()
+    started(root, 2, 4, 6, 8, 10, keep=KeepLatest(100))
+    life = started(root)
     held_list = Fault("error", operations={"list"}, key="attempts")
     life.storage.inject(Fault(lambda: life.storage.inject(held_list), operations={"delete"}, key="*/COMMIT"))
     fault = life.storage.inject(held("*/COMMIT"))
@@ -85,97 +78,56 @@ def test_storage_that_does_not_answer_ends_retention(root, caplog):
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_room_is_made_by_others(root, monkeypatch, caplog):
-    room = CountedRoom(root, 1 << 30)
-    install(monkeypatch, lambda: room)
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    for batches in (2, 4, 6, 8):
-        life.saved_at(batches)
-    life = Life(root, keep=KeepLatest(2), faults=[fault := held(f"*{OLDEST}/COMMIT")])
-    life.restore()
-    room.total_bytes = room.used_bytes + room.needed[-1] - 4096
-    life.saved_at(10)
-    assert fault.fired == 2  # to make room, and by the retention after the save
-    assert committed(root) == [OLDEST, name_at(1, 8), name_at(2, 10)]
-    assert len(warnings(caplog)) == 1
-
-
-def test_room_is_made_once_it_can_be_removed(root, monkeypatch):
-    """A delete that failed once is tried again by the next save, also if nothing was saved in between."""
-    room = CountedRoom(root, 1 << 30)
-    install(monkeypatch, lambda: room)
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    for batches in (2, 4, 6):
-        life.saved_at(batches)
-    life = Life(root, keep=KeepLatest(2), faults=[fault := held(f"*{OLDEST}/COMMIT")])
-    life.restore()
-    room.total_bytes = room.used_bytes + room.needed[-1] - 4096
-    assert life.save_at(8).exception() is not None
-    assert fault.fired
-    life.storage.clear()
-    assert life.saved_at(10) == name_at(2, 10)
-    assert OLDEST not in committed(root)
-
-
 def test_retention_leaves_what_cannot_be_read(root, caplog):
     """A folder that this user may not enter, or a link in its place."""
-    Life(root, keep=KeepLatest(100)).restore()
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    names = [life.saved_at(batches) for batches in (2, 4, 6, 8)]
+    started(root, 2, 4, 6, 8, keep=KeepLatest(100))
+    names = committed(root)
     fault = Fault("error", operations={"read"}, key=f"*{names[1]}/COMMIT", times=None)
-    life = Life(root, keep=KeepLatest(2), faults=[fault])
-    life.restore()
-    for batches in (10, 12):
-        life.saved_at(batches)
+    started(root, 10, 12, faults=[fault])
     assert fault.fired == 1
-    assert committed(root) == [names[1], name_at(3, 10), name_at(3, 12)]
+    assert committed(root) == [names[1], name_at(2, 10), name_at(2, 12)]
     assert [f"{names[1]} is kept, because it cannot be read" in text for text in caplog.messages].count(True) == 1
 
 
-@pytest.mark.parametrize("operation", ["create", "delete"])
-def test_sweep_goes_on(root, caplog, operation):
+def test_sweep_goes_on(tmp_path, caplog):
     """Neither can be voided or emptied of the first of two folders; the second one is."""
-    for last in (6, 7):
-        life = Life(root, keep=KeepLatest(100), faults=[Fault("error", operations={"walk"}, key="checkpoints/")])
-        life.restore()
-        life.saved_at(last - 2 if last == 6 else last)
-        life.storage.inject(Fault("kill", operations={"write"}, key="*/manifest.json"))
-        assert isinstance(life.save_at(last + 2).exception(), Killed)
     first, second = name_at(1, 8), name_at(2, 9)
-    fault = Fault("error", operations={operation}, key=f"*{first}/*", times=None)
-    life = Life(root, faults=[fault])
-    life.restore()
-    assert fault.fired
-    assert [key for key in tree(root) if second in key] == [f"checkpoints/{second}/COMMIT"]
-    assert len([key for key in tree(root) if first in key]) > 1
-    (warning,) = warnings(caplog)
-    assert first in warning
-    life.storage.clear()
-    check_new_start(root, latest=name_at(2, 7))
-    assert folders(tree(root)).uncommitted == []
+    for operation in ("create", "delete"):
+        root = tmp_path / operation
+        for batches in (4, 7):
+            walk = Fault("error", operations={"walk"}, key="checkpoints/")
+            life = started(root, batches, keep=KeepLatest(100), faults=[walk])
+            life.storage.inject(Fault("kill", operations={"write"}, key="*/manifest.json"))
+            assert isinstance(life.save_at(8 if batches == 4 else 9).exception(), Killed)
+        caplog.clear()
+        life = started(root, faults=[fault := Fault("error", operations={operation}, key=f"*{first}/*", times=None)])
+        assert fault.fired
+        assert [key for key in tree(root) if second in key] == [f"checkpoints/{second}/COMMIT"]
+        assert len([key for key in tree(root) if first in key]) > 1
+        (warning,) = warnings(caplog)
+        assert first in warning
+        check_new_start(root, latest=name_at(2, 7))
+        assert folders(tree(root)).uncommitted == []
 
 
-@pytest.mark.parametrize("file", ["COMMIT", "manifest.json"])
-def test_prune_goes_on(root, caplog, file):
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    names = [life.saved_at(batches) for batches in (2, 4, 6, 8, 10)]
-    storage = FaultyStorage(LocalStorage(root), [fault := held(f"*{OLDEST}/{file}")])
+def test_prune_goes_on(tmp_path, caplog):
     rules = (Rule("latest:2", KeepLatest(2)),)
-    done = prune(storage, plan_prune(storage, rules, branches=False), token="e" * 32)
-    assert fault.fired
-    assert (done.removed, done.stuck) == (names[1:3], [OLDEST])
-    assert committed(root) == [*([OLDEST] if file == "COMMIT" else []), *names[3:]]
-    assert len(warnings(caplog)) == 1
-    storage.clear()
-    later = prune(storage, plan_prune(storage, rules, branches=False), token="e" * 32)
-    assert (later.removed, later.emptied, later.stuck) == (
-        ([OLDEST], [], []) if file == "COMMIT" else ([], [OLDEST], [])
-    )
-    check_new_start(root, latest=names[-1])
+    for file in ("COMMIT", "manifest.json"):
+        root = tmp_path / file
+        started(root, 2, 4, 6, 8, 10, keep=KeepLatest(100))
+        names = committed(root)
+        caplog.clear()
+        storage = FaultyStorage(LocalStorage(root), [fault := held(f"*{OLDEST}/{file}")])
+        done = prune(storage, plan_prune(storage, rules, branches=False), token="e" * 32)
+        assert fault.fired
+        assert (done.removed, done.stuck) == (names[1:3], [OLDEST])
+        assert committed(root) == [*([OLDEST] if file == "COMMIT" else []), *names[3:]]
+        assert len(warnings(caplog)) == 1
+        storage.clear()
+        later = prune(storage, plan_prune(storage, rules, branches=False), token="e" * 32)
+        rest = ([OLDEST], []) if file == "COMMIT" else ([], [OLDEST])
+        assert (later.removed, later.emptied, later.stuck) == (*rest, [])
+        check_new_start(root, latest=names[-1])
 
 
 def test_retention_of_a_mirror_goes_on(tmp_path: Path, caplog):
@@ -193,3 +145,31 @@ def test_retention_of_a_mirror_goes_on(tmp_path: Path, caplog):
     assert committed(tmp_path / "mirror") == [OLDEST, name_at(1, 6), name_at(1, 8)]
     assert len(warnings(caplog)) == 1
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING and record.exc_info]
+
+
+def test_room_is_made_by_others(root, monkeypatch, caplog):
+    life, fault = without_room(root, monkeypatch, 2, 4, 6, 8)
+    life.saved_at(10)
+    assert fault.fired == 2  # to make room, and by the retention after the save
+    assert committed(root) == [OLDEST, name_at(1, 8), name_at(2, 10)]
+    assert len(warnings(caplog)) == 1
+
+
+def without_room(root, monkeypatch, *batches):
+    """A life whose next save has no room unless something goes, and the fault that keeps the oldest one there."""
+    room = CountedRoom(root, 1 << 30)
+    install(monkeypatch, lambda: room)
+    started(root, *batches, keep=KeepLatest(100))
+    life = started(root, faults=[fault := held(f"*{OLDEST}/COMMIT")])
+    room.total_bytes = room.used_bytes + room.needed[-1] - 4096
+    return life, fault
+
+
+def test_room_is_made_once_it_can_be_removed(root, monkeypatch):
+    """A delete that failed once is tried again by the next save, also if nothing was saved in between."""
+    life, fault = without_room(root, monkeypatch, 2, 4, 6)
+    assert life.save_at(8).exception() is not None
+    assert fault.fired
+    life.storage.clear()
+    assert life.saved_at(10) == name_at(2, 10)
+    assert OLDEST not in committed(root)

@@ -24,31 +24,15 @@ from ckptkit.format.documents import Void, encode
 from ckptkit.run.index import Index
 from ckptkit.run.sweep import sweep
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage, Killed
+from ckptkit.testing.faults import Fault, FaultyStorage
+
+from .lives import frozen, killed_saving, started
 
 
 @pytest.fixture
 def root(tmp_path):
     history(tmp_path / "run")
     return tmp_path / "run"
-
-
-def owner(root):
-    """A new attempt that has not swept yet, as a storage and its document."""
-    life = Life(root, faults=[Fault("error", operations={"walk"}, key="checkpoints/", times=None)])
-    life.restore()
-    number = max(int(path.stem) for path in (root / "attempts").iterdir())
-    storage = FaultyStorage(LocalStorage(root))
-    return storage, Index(LocalStorage(root)).document(number)
-
-
-def wreck(root, batches=8):
-    """An attempt 2 that dies before the COMMIT of a save."""
-    life = Life(root)
-    life.restore()
-    life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
-    assert isinstance(life.save_at(batches).exception(), Killed)
-    return life
 
 
 def put(root, key, data=b"x"):
@@ -69,7 +53,7 @@ def test_committed_folders_are_not_read(root):
 
 
 def test_sweep_reads_only_void_sized_commits_with_data(root):
-    wreck(root)
+    killed_saving(root, 8)
     storage, document = owner(root)
     put(root, f"checkpoints/{name_at(1, 9)}/COMMIT", encode(Void(void_by="1" * 32)))
     put(root, f"checkpoints/{name_at(1, 10)}/COMMIT", encode(Void(void_by="1" * 32)))
@@ -85,9 +69,7 @@ def test_sweep_reads_only_void_sized_commits_with_data(root):
 
 
 def test_incomplete_walk_keeps_listed_frozen_shards(root, monkeypatch):
-    life = Life(root)
-    life.restore()
-    assert life.saved_at(8) == AT_8
+    started(root, 8)
     storage, document = owner(root)
     monkeypatch.setattr(storage, "walk", lambda prefix: {})
     before = tree(root)
@@ -107,7 +89,7 @@ def test_damaged_commit_of_void_size_keeps_data(root):
 
 def test_commit_that_arrives_damaged_keeps_its_data(root):
     """It lands after the walk of the sweep."""
-    wreck(root)
+    killed_saving(root, 8)
     storage, document = owner(root)
     key = f"checkpoints/{AT_8}/COMMIT"
     landing = storage.inject(Fault(lambda: put(root, key, b"{"), operations={"create"}, key=key))
@@ -119,9 +101,7 @@ def test_commit_that_arrives_damaged_keeps_its_data(root):
 
 def test_late_commit_keeps_its_frozen_shards(root):
     """It lands after the walk of the sweep."""
-    life = Life(root)
-    life.restore()
-    assert life.saved_at(8) == AT_8  # the only commit of its attempt
+    started(root, 8)  # the only commit of its attempt
     path = root / f"checkpoints/{AT_8}/COMMIT"
     data = path.read_bytes()
     storage, document = owner(root)
@@ -136,9 +116,7 @@ def test_late_commit_keeps_its_frozen_shards(root):
 
 def test_commit_before_void_keeps_frozen_shards(root):
     """Its folder was not there at the walk at all."""
-    life = Life(root)
-    life.restore()
-    life.saved_at(8)
+    started(root, 8)
     storage, document = owner(root)
     moved = root.parent / "moved"
     os.rename(root / "checkpoints" / AT_8, moved)
@@ -149,77 +127,26 @@ def test_commit_before_void_keeps_frozen_shards(root):
     check_new_start(root, latest=AT_8)
 
 
-def test_sweep_removes_frozen_shards_of_dead_attempts(root):
-    """Those of the own attempt and of later ones stay."""
-    wreck(root)
-    storage, document = owner(root)
-    for number in (document.attempt, document.attempt + 1):
-        put(root, f"frozen/a{number:06d}/{'0' * 32}.safetensors")
-    sweep(storage, document, has_mirror=False)
-    left = {key.split("/")[1] for key in tree(root) if key.startswith("frozen/")}
-    assert left == {"a000001", f"a{document.attempt:06d}", f"a{document.attempt + 1:06d}"}
-
-
-UNFINISHED = ".{}.0123456789abcdef.tmp"
-
-
-@pytest.mark.parametrize(
-    ("folder", "file", "goes"),
-    [
-        ("attempts", "000001.json", True),
-        ("attempts", "000002.json", False),
-        ("attempts", "000003.json", False),
-        ("attempts", "1.json", False),
-        ("checkpoints/" + name_at(1, 9), "COMMIT", True),
-        ("checkpoints/" + name_at(1, 4), "COMMIT", True),
-        ("checkpoints/" + name_at(2, 9), "COMMIT", False),
-        ("checkpoints/" + name_at(3, 9), "COMMIT", False),
-        ("checkpoints/a000001-not-a-name", "COMMIT", False),
-        ("checkpoints", name_at(1, 9), False),
-        ("frozen/a000001", "x.safetensors", True),
-        ("frozen/a000002", "x.safetensors", False),
-        ("frozen/a000003", "x.safetensors", False),
-        ("frozen", "a000001", False),
-        ("elsewhere/a000001", "x", False),
-        ("", "run.json", True),
-        ("", "run.json.txt", False),
-    ],
-)
-def test_sweep_clears_only_earlier_attempts_unfinished_writes(root, folder, file, goes):
-    storage, document = owner(root)
-    assert document.attempt == 2
-    key = f"{folder}/{UNFINISHED.format(file)}".removeprefix("/")
-    put(root, key)
-    before = tree(root)
-    sweep(storage, document, has_mirror=False)
-    assert set(before) - set(tree(root)) == ({key} if goes else set())
-
-
-@pytest.mark.parametrize(
-    ("folder", "goes"),
-    [
-        (f"checkpoints/{name_at(1, 9)}", True),
-        (f"checkpoints/{name_at(1, 9)}/rank-00000", True),
-        (f"checkpoints/{name_at(1, 4)}/receipts", True),
-        (f"checkpoints/{name_at(2, 9)}/rank-00000", False),
-        (f"checkpoints/{name_at(3, 9)}/rank-00000", False),
-        ("checkpoints/mine", False),
-        ("frozen/a000001", True),
-        ("frozen/a000002", False),
-        ("elsewhere/a000001", False),
-    ],
-)
-def test_sweep_removes_only_earlier_attempts_empty_folders(root, folder, goes):
-    storage, document = owner(root)
-    before = tree(root)
-    for key in [key for key in before if key.startswith("frozen/a000001/")]:
-        (root / key).unlink()
-    (root / folder).mkdir(parents=True, exist_ok=True)
-    before = tree(root)
-    sweep(storage, document, has_mirror=False)
-    assert (root / folder).exists() != goes
-    assert tree(root) == before
-    assert all((root / top).is_dir() for top in ("attempts", "checkpoints", "frozen"))
+# By the place of a file whose write has not ended, whether a second attempt clears it.
+UNFINISHED = {
+    "attempts/.000001.json": True,
+    "attempts/.000002.json": False,
+    "attempts/.000003.json": False,
+    "attempts/.1.json": False,
+    f"checkpoints/{name_at(1, 9)}/.COMMIT": True,
+    f"checkpoints/{name_at(1, 4)}/.COMMIT": True,
+    f"checkpoints/{name_at(2, 9)}/.COMMIT": False,
+    f"checkpoints/{name_at(3, 9)}/.COMMIT": False,
+    "checkpoints/a000001-not-a-name/.COMMIT": False,
+    f"checkpoints/.{name_at(1, 9)}": False,
+    "frozen/a000001/.x.safetensors": True,
+    "frozen/a000002/.x.safetensors": False,
+    "frozen/a000003/.x.safetensors": False,
+    "frozen/.a000001": False,
+    "elsewhere/a000001/.x": False,
+    ".run.json": True,
+    ".run.json.txt": False,
+}
 
 
 def test_late_creator_of_run_json_survives_its_clearing(root, monkeypatch):
@@ -256,7 +183,7 @@ def test_they_are_cleared_right_after_a_fence_check(root):
 def test_who_was_overtaken_clears_nothing(root):
     storage, document = owner(root)
     put(root, "attempts/000009.json")
-    put(root, f"attempts/{UNFINISHED.format('000001.json')}")
+    put(root, f"attempts/.000001.json{SUFFIX}")
     before = tree(root)
     with pytest.raises(StaleAttemptError):
         sweep(storage, document, has_mirror=False)
@@ -264,7 +191,7 @@ def test_who_was_overtaken_clears_nothing(root):
 
 
 def test_clear_failure_does_not_stop_sweep(root, caplog):
-    wreck(root)
+    killed_saving(root, 8)
     storage, document = owner(root)
     storage.inject(Fault("error", operations={"clear_unfinished"}))
     with caplog.at_level(logging.WARNING, "ckptkit"):
@@ -278,3 +205,59 @@ def test_damaged_void_alone_in_folder_is_harmless(root):
     assert [info.name for info in Life(root).manager.checkpoints()] == [name_at(1, 4), AT_6]
     corrupt(root, AT_6)
     assert Life(root).restore().checkpoint == name_at(1, 4)
+
+
+def owner(root):
+    """A new attempt that has not swept yet, as a storage and its document."""
+    started(root, faults=[Fault("error", operations={"walk"}, key="checkpoints/", times=None)])
+    number = max(int(path.stem) for path in (root / "attempts").iterdir())
+    storage = FaultyStorage(LocalStorage(root))
+    return storage, Index(LocalStorage(root)).document(number)
+
+
+SUFFIX = ".0123456789abcdef.tmp"
+
+
+def test_sweep_clears_only_earlier_attempts_unfinished_writes(root):
+    storage, document = owner(root)
+    assert document.attempt == 2
+    for key in UNFINISHED:
+        put(root, f"{key}{SUFFIX}")
+    before = tree(root)
+    sweep(storage, document, has_mirror=False)
+    assert set(before) - set(tree(root)) == {f"{key}{SUFFIX}" for key, goes in UNFINISHED.items() if goes}
+
+
+EMPTY = {
+    f"checkpoints/{name_at(1, 9)}": True,
+    f"checkpoints/{name_at(1, 8)}/rank-00000": True,
+    f"checkpoints/{name_at(1, 4)}/receipts": True,
+    f"checkpoints/{name_at(2, 9)}/rank-00000": False,
+    f"checkpoints/{name_at(3, 9)}/rank-00000": False,
+    "checkpoints/mine": False,
+    "frozen/a000001": True,
+    "frozen/a000002": False,
+    "elsewhere/a000001": False,
+}
+
+
+def test_sweep_removes_only_earlier_attempts_empty_folders(root):
+    storage, document = owner(root)
+    for key in [key for key in tree(root) if key.startswith("frozen/a000001/")]:
+        (root / key).unlink()
+    for folder in EMPTY:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    before = tree(root)
+    sweep(storage, document, has_mirror=False)
+    assert {folder: not (root / folder).exists() for folder in EMPTY} == EMPTY
+    assert tree(root) == before
+    assert all((root / top).is_dir() for top in ("attempts", "checkpoints", "frozen"))
+
+
+def test_frozen_shards_of_the_own_and_later_attempts_stay(root):
+    killed_saving(root, 8)
+    storage, document = owner(root)
+    for number in (document.attempt, document.attempt + 1):
+        put(root, f"frozen/a{number:06d}/{'0' * 32}.safetensors")
+    sweep(storage, document, has_mirror=False)
+    assert frozen(root) == {"a000001", f"a{document.attempt:06d}", f"a{document.attempt + 1:06d}"}
