@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.runs.roots import LocalRoot, Root, Store
 
+from ckptkit.snapshot import buffers
+
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_waiting_for_the_disk():
+def _small_and_quick():
     """A killed process loses nothing that the kernel has; that fsyncs come in order is `test_storage_local`'s."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(buffers, "BUFFER_BYTES", 1 << 16)  # each life touches every page of one
         yield
 
 

@@ -3,9 +3,9 @@
 Two saves are enumerated, since each does what the other does not: the first one of an attempt writes the frozen
 shard; the second one removes the last checkpoint of the attempt before, and with it that attempt's frozen shard.
 
-In a directory each call meets every moment and action. In a bucket, where one such life takes a second, only
-``-m full`` runs it: once each call meets one of them, in turn among the calls of its kind, and a create meets all; once
-the whole product.
+Each call of a save that changes something meets every moment and action. In a bucket, where one such life takes a
+second, and in a start, each call meets one of them, in turn among the calls of its kind, and a create meets all. A call
+that only looks fails.
 """
 
 import functools
@@ -33,15 +33,18 @@ from support.runs.scenario import (
 from ckptkit.errors import StorageError
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, Killed
 
-MOMENTS = [("before", "error"), ("during", "error"), ("after", "error")]
-MOMENTS += [("before", "kill"), ("during", "kill"), ("after", "kill")]
+from .lives import killed_saving, started
+
 # An error before a call leaves what a kill before it leaves, and the process lives on as after the other errors. A kill
-# after a call leaves what a kill before the next one leaves.
-at_every_moment = pytest.mark.parametrize(
-    ("when", "action"),
-    [pytest.param(*one, marks=[pytest.mark.extended] * (one in (MOMENTS[0], MOMENTS[-1]))) for one in MOMENTS],
-    ids=[" ".join(one) for one in MOMENTS],
-)
+# after a call leaves what a kill before the next change leaves, and so does one before a call that only looks.
+MOMENTS = [("during", "error"), ("after", "error"), ("before", "kill"), ("during", "kill")]
+ERRORS = [("before", "error"), ("during", "error"), ("after", "error")]
+
+
+def has(call, when, action):
+    if (when, action) == ("before", "error"):
+        return call.operation in EVERY
+    return call.operation in (DIVISIBLE if when == "during" else MUTATING)
 
 
 @contextmanager
@@ -56,18 +59,8 @@ def named(what):
 def wreck(root):
     """The history, and an attempt 2 that died right before the COMMIT of its first save."""
     history(root)
-    life = Life(root)
-    life.restore()
-    life.storage.inject(Fault("kill", operations={"create"}, key=f"checkpoints/{AT_8}/COMMIT"))
-    assert isinstance(life.save_at(8).exception(), Killed)
+    killed_saving(root, 8)
     assert folders(tree(root)).uncommitted == [AT_8]
-
-
-@pytest.fixture(
-    scope="module", params=["local", *(pytest.param(kind, marks=pytest.mark.extended) for kind in ("s3", "s3 in full"))]
-)
-def kind(request):
-    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -112,30 +105,17 @@ def commit_of(calls):
     )
 
 
-def possible(operation, actions):
-    """The moments that such a call has.
-
-    A call that only looks changes nothing, so before and after it are one moment to everybody else.
-    """
-    having = {"before": EVERY, "during": DIVISIBLE, "after": MUTATING}
-    return [(when, action) for when, action in MOMENTS if action in actions and operation in having[when]]
-
-
-@pytest.fixture
-def each(kind):
-    """Gives the faults at the calls that have such a moment, each with the call's index and in words."""
-
-    def faults(calls, when, action, actions=("error", "kill")):
-        seen = Counter()
-        for index, call in enumerate(calls):
-            moments = possible(call.operation, actions)
-            if kind == "s3" and call.operation != "create":
-                moments = moments[seen[call.operation] % len(moments) :][:1]
-            seen[call.operation] += 1
-            if (when, action) in moments:
-                yield index, f"{index}: {action} {when} {call}", Fault(action, nth=index + 1, when=when)
-
-    return faults
+def faults(calls, moments, *, in_turn):
+    """The faults at the calls, each with the call's index, its moment, and in words."""
+    seen = Counter()
+    for index, call in enumerate(calls):
+        having = [moment for moment in moments if has(call, *moment)]
+        if in_turn and call.operation != "create" and having:
+            having = having[seen[call.operation] % len(having) :][:1]
+        seen[call.operation] += 1
+        for when, action in having:
+            what = f"{index}: {action} {when} {call}"
+            yield index, (when, action), what, Fault(action, nth=index + 1, when=when)
 
 
 def test_enumerated_saves_cover_every_kind_of_call(saving):
@@ -157,15 +137,13 @@ def test_enumerated_saves_cover_every_kind_of_call(saving):
     assert f"checkpoints/{AT_6}/COMMIT" in deleted
 
 
-@at_every_moment
-def test_fault_at_any_save_call_keeps_last_commit(made, saving, each, when, action):
+def test_fault_at_any_save_call_keeps_last_commit(kind, made, saving):
     """After a fault at any call of a save, a new process continues from the last commit."""
     first, second = saving
-    for index, what, fault in each(first + second, when, action):
+    for index, (when, action), what, fault in faults(first + second, MOMENTS, in_turn=kind == "s3"):
         with named(what):
             root = made(history)
-            life = Life(root)
-            life.restore()
+            life = started(root)
             life.storage.inject(fault)
             outcome = None
             for batches in (8, 10):
@@ -189,16 +167,12 @@ def test_fault_at_any_save_call_keeps_last_commit(made, saving, each, when, acti
             check_new_start(root, latest=ever[-1])
 
 
-@pytest.mark.parametrize(
-    "when", ["during", *(pytest.param(one, marks=pytest.mark.extended) for one in ("before", "after"))]
-)
-def test_process_saves_again_after_error_at_any_call(made, saving, each, when):
+def test_process_saves_again_after_error_at_any_call(made, saving):
     """After an error at any call of a save, the same process saves again at the same progress."""
-    for _, what, fault in each(saving[0] + saving[1], when, "error", ["error"]):
+    for _, _, what, fault in faults(saving[0] + saving[1], ERRORS, in_turn=True):
         with named(what):
             root = made(history)
-            life = Life(root)
-            life.restore()
+            life = started(root)
             life.storage.inject(fault)
             names = []
             for batches in (8, 10):
@@ -228,16 +202,12 @@ def test_next_save_repairs_second_error_during_cleanup(kind, made):
     """A second error, while a failed save is cleaned up, is made good by the next save."""
 
     def failing(root):
-        life = Life(root)
-        life.restore()
+        life = started(root)
         life.storage.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
         return life
 
-    def twice(life):
-        return [life.save_at(8), life.save_at(8)]
-
     life = failing(made(history))
-    calls = life.calls_of(lambda: twice(life))
+    calls = life.calls_of(lambda: [life.save_at(8), life.save_at(8)])
     # From the broken write on: the voiding, and in the next save the fence check and the emptying.
     broken = next(index for index, call in enumerate(calls) if call.keys[0].endswith("manifest.json"))
     emptied = next(index for index, call in enumerate(calls) if call.operation == "delete" and index > broken)
@@ -266,24 +236,22 @@ def test_next_save_repairs_second_error_during_cleanup(kind, made):
                 check_new_start(root, latest=name_at(2, 9))
 
 
-@pytest.mark.parametrize("failures", [1, 2])
-def test_commit_with_lost_reply_counts_as_committed(made, failures):
-    root = made(history)
-    life = Life(root)
-    life.restore()
-    lost = Fault("error", operations={"create"}, key="*/COMMIT", when="after", times=failures)
-    life.storage.inject(lost)
-    assert life.save_at(8).result() == AT_8
-    # "It exists" is asked for until it is heard: only that vouches that the COMMIT is durable.
-    assert lost.fired == failures
-    assert committed(root) == [AT_6, AT_8]
+def test_commit_with_lost_reply_counts_as_committed(made):
+    """ "It exists" is asked for until it is heard: only that vouches that the COMMIT is durable."""
+    for failures in (1, 2):
+        root = made(history)
+        life = started(root)
+        lost = Fault("error", operations={"create"}, key="*/COMMIT", when="after", times=failures)
+        life.storage.inject(lost)
+        assert life.save_at(8).result() == AT_8
+        assert lost.fired == failures
+        assert committed(root) == [AT_6, AT_8]
 
 
-def test_next_save_settles_unconfirmed_commit(kind, made):
+def test_next_save_settles_unconfirmed_commit(made):
     """A commit whose reply and reading back are lost counts as committed at the next save."""
     root = made(history)
-    life = Life(root)
-    life.restore()
+    life = started(root)
     lost = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT", when="after"))
     unreadable = life.storage.inject(Fault("error", operations={"read"}, key=f"checkpoints/{AT_8}/COMMIT", times=2))
     assert isinstance(life.save_at(8).exception(), StorageError)
@@ -297,10 +265,8 @@ def test_next_save_settles_unconfirmed_commit(kind, made):
     check_new_start(root, latest=AT_8)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("make", [history, wreck, None], ids=["sound run", "died before COMMIT", "nothing there"])
-@at_every_moment
-def test_fault_at_any_start_call_keeps_the_run(made, each, make, when, action):
+def test_fault_at_any_start_call_keeps_the_run(made, make):
     """After a fault at any call of a start, another start sees the same run."""
     latest = None if make is None else AT_6
     life = Life(made(make))
@@ -308,7 +274,7 @@ def test_fault_at_any_start_call_keeps_the_run(made, each, make, when, action):
     assert life.run.digest() == digest_at(6 if make else 0)
     # The sweep looks at the attempts three times: its fence check and two indexes.
     sweeping = [index for index, call in enumerate(calls) if call == ("list", ("attempts",))][-3]
-    for index, what, fault in each(calls, when, action):
+    for index, (_, action), what, fault in faults(calls, [ERRORS[0], *MOMENTS], in_turn=True):
         with named(what):
             root = made(make)
             before = committed(root)

@@ -230,7 +230,7 @@ class RunMachine(RuleBasedStateMachine):
 
 
 RunMachine.TestCase.settings = settings(
-    max_examples=15,
+    max_examples=10,
     stateful_step_count=20,
     derandomize=True,
     database=None,
