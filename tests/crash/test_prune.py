@@ -5,6 +5,7 @@ What may never happen: that a start takes another checkpoint than before, or tha
 
 import contextlib
 import functools
+import itertools
 
 import pytest
 from support.runs.roots import copied, root_at
@@ -28,6 +29,8 @@ from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.testing.faults import DIVISIBLE, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.tools.prune import Rule, plan_prune, prune
 
+from .lives import started
+
 RULES = (Rule("latest:2", KeepLatest(2)),)
 TOKEN = "e" * 32
 NEWEST, SECOND = name_at(2, 12), name_at(2, 10)
@@ -37,34 +40,23 @@ ALL = sorted([*LATER["on the lineage"], *LATER["off"], SECOND, NEWEST])
 
 def two_attempts(root):
     """Attempt 1 committed at 2, 4, 6 and 7; attempt 2 began again at 6, and committed at 8, 10 and 12."""
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    for batches in (2, 4, 6, 7):
-        life.saved_at(batches)
+    started(root, 2, 4, 6, 7, keep=KeepLatest(100))
     life = Life(root, keep=KeepLatest(100))
     life.restore(name_at(1, 6))
     for batches in (8, 10, 12):
         life.saved_at(batches)
     assert committed(root) == ALL
-    return life
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("s3", marks=pytest.mark.extended)])
-def kind(request):
-    return request.param
+def calls_of_prune(root):
+    pruned(root, storage=(storage := FaultyStorage(root.storage())))
+    return storage.calls
 
 
-each_call = pytest.mark.parametrize("share", ["some", pytest.param("all", marks=pytest.mark.extended)])
-
-
-def places(calls, share):
+def places(calls):
     """Numbers of the calls at which something is to happen: those beside which something changes, and some others."""
     changing = {number for number, call in enumerate(calls, 1) if call.operation in MUTATING}
-    return [
-        number
-        for number in range(1, len(calls) + 1)
-        if share == "all" or {number - 1, number} & changing or number % 6 == 1
-    ]
+    return [number for number in range(1, len(calls) + 1) if {number - 1, number} & changing or number % 6 == 1]
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +74,13 @@ def made(ground):
     return lambda files=None: copied(template() if files is None else files, ground())
 
 
+def why(root, *rules, branches=False):
+    """What goes, and why the others stay."""
+    plan = planned(root, rules, branches)
+    goes = [str(one.name) for one in plan.decisions if one.goes]
+    return goes, {str(one.name): one.why for one in plan.decisions if not one.goes}
+
+
 def planned(root, rules=RULES, branches=True, storage=None):
     return plan_prune(storage or root_at(root).storage(), rules, branches=branches)
 
@@ -90,13 +89,6 @@ def pruned(root, rules=RULES, branches=True, storage=None, plan=None):
     storage = storage or root_at(root).storage()
     plan = plan or planned(root, rules, branches)
     return prune(storage, plan, token=TOKEN)
-
-
-def why(root, *rules, branches=False):
-    """What goes, and why the others stay."""
-    plan = planned(root, rules, branches)
-    goes = [str(one.name) for one in plan.decisions if one.goes]
-    return goes, {str(one.name): one.why for one in plan.decisions if not one.goes}
 
 
 def without_voids(files):
@@ -131,21 +123,9 @@ def test_prune_without_branches_keeps_checkpoints_off_lineage(root):
     check_new_start(root, latest=NEWEST)
 
 
-def test_with_branches_alone_the_lineage_stays(root):
-    goes, stays = why(root, branches=True)
-    assert goes == LATER["off"]
-    assert stays[name_at(1, 2)] == "no --keep was given"
-
-
 def test_rules_say_which_of_them_keeps(root):
     goes, stays = why(root, Rule("latest:3", KeepLatest(3)), Rule("every:1", KeepEvery(optimizer_steps=1)))
-    assert (
-        goes
-        == [
-            name_at(1, 2),
-            name_at(1, 6),
-        ][:2]
-    )
+    assert goes == [name_at(1, 2), name_at(1, 6)]
     assert stays == {
         name_at(1, 4): "--keep every:1",
         name_at(1, 7): "off the lineage; --branches removes it",
@@ -153,6 +133,9 @@ def test_rules_say_which_of_them_keeps(root):
         SECOND: "one of the two newest",
         NEWEST: "the latest",
     }
+    goes, stays = why(root, branches=True)  # alone
+    assert goes == LATER["off"]
+    assert stays[name_at(1, 2)] == "no --keep was given"
 
 
 def test_best_and_unreadable_metrics_are_kept(made):
@@ -215,40 +198,34 @@ def test_unreadable_older_attempt_keeps_its_checkpoints(root):
     assert all("attempts/000001.json cannot be read" in stays[one] for one in ALL if one.startswith("a000001"))
 
 
-@pytest.mark.parametrize("others", [[], [1]], ids=["alone", "beside an older one"])
-def test_unreadable_newer_attempt_keeps_every_checkpoint(root, others):
-    for number in (*others, 3):
-        root.put(f"attempts/{number:06}.json", b"{}")
-    goes, stays = why(root, *RULES, branches=True)
-    assert goes == []
-    assert stays[name_at(2, 8)] == "attempts/000003.json cannot be read, and may need it"
+def test_unreadable_newer_attempt_keeps_every_checkpoint(made):
+    for others in ([], [1]):  # alone, and beside an older one
+        root = made()
+        for number in (*others, 3):
+            root.put(f"attempts/{number:06}.json", b"{}")
+        goes, stays = why(root, *RULES, branches=True)
+        assert goes == []
+        assert stays[name_at(2, 8)] == "attempts/000003.json cannot be read, and may need it"
 
 
-@pytest.mark.parametrize("fault", ["damaged", "sound, with a parent that cannot be"])
-def test_broken_middle_attempt_keeps_its_possible_parents(root, fault):
-    """Attempt 3 goes on from 2's latest; the document of 2 leads nowhere."""
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    for batches in (14, 15, 16):
-        life.saved_at(batches)
-    fields = {key: one for key, one in attempts(tree(root))[2].items() if key != "digest"}
-    unlikely = encode(AttemptDocument(**{**fields, "parent": name_at(2, 99)}).sealed())
-    root.put("attempts/000002.json", b"{}" if fault == "damaged" else unlikely)
-    goes, stays = why(root, *RULES, branches=True)
-    assert goes == [name_at(3, 14)]
-    assert len(stays) == len(ALL) + 2
-
-
-def test_missing_attempt_keeps_every_possible_parent(root):
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    for batches in (14, 15, 16):
-        life.saved_at(batches)
-    root.remove(*[key for key in tree(root) if "a000002" in key or key == "attempts/000002.json"])
-    goes, stays = why(root, *RULES, branches=True)
-    assert goes == [name_at(3, 14)]
-    assert stays[name_at(1, 6)] == "attempts/000002.json cannot be read, and may need it"
-    assert planned(root).problems == ("attempts/000002.json is missing",)
+def test_broken_middle_attempt_keeps_its_possible_parents(made):
+    """Attempt 3 goes on from 2's latest; the document of 2 is damaged, leads nowhere, or is gone with all it had."""
+    for fault in ("damaged", "unlikely parent", "gone"):
+        root = made()
+        started(root, 14, 15, 16, keep=KeepLatest(100))
+        if fault == "gone":
+            root.remove(*[key for key in tree(root) if "a000002" in key or key == "attempts/000002.json"])
+        else:
+            fields = {key: one for key, one in attempts(tree(root))[2].items() if key != "digest"}
+            unlikely = encode(AttemptDocument(**{**fields, "parent": name_at(2, 99)}).sealed())
+            root.put("attempts/000002.json", b"{}" if fault == "damaged" else unlikely)
+        goes, stays = why(root, *RULES, branches=True)
+        assert goes == [name_at(3, 14)], fault
+        if fault == "gone":
+            assert stays[name_at(1, 6)] == "attempts/000002.json cannot be read, and may need it"
+            assert planned(root).problems == ("attempts/000002.json is missing",)
+        else:
+            assert len(stays) == len(ALL) + 2
 
 
 def test_parent_of_attempt_without_commit_stays(root):
@@ -276,27 +253,25 @@ def test_attempt_without_files_keeps_what_it_may_need(root):
     assert name_at(1, 6) not in goes
 
 
-def faults_of(calls, share):
-    """Each moment of each call that has it, in words."""
-    for number in places(calls, share):
+def faults_of(calls):
+    """Each moment of each call that has it, in words; one of an error and a kill, in turn."""
+    actions = itertools.cycle(("error", "kill"))
+    for number in places(calls):
         call = calls[number - 1]
         moments = [("before", True), ("during", call.operation in DIVISIBLE), ("after", call.operation in MUTATING)]
-        for when, exists in moments:
-            for action in ("error", "kill"):
-                if exists:
-                    yield number, when, action, f"{action} {when} {number}: {call.operation} {call.keys[:1]}"
+        for when in [when for when, exists in moments if exists]:
+            action = next(actions)
+            yield number, when, action, f"{action} {when} {number}: {call.operation} {call.keys[:1]}"
 
 
-@each_call
-def test_interrupted_prune_loses_nothing_and_second_finishes(made, share):
+def test_interrupted_prune_loses_nothing_and_second_finishes(made):
     """After a failure or a kill at every call."""
     clean = made()
-    storage = FaultyStorage(clean.storage())
-    pruned(clean, storage=storage)
+    calls = calls_of_prune(clean)
     finished = tree(clean)
-    assert len(storage.calls) > 20
+    assert len(calls) > 20
     tried = set()
-    for number, when, action, words in faults_of(storage.calls, share):
+    for number, when, action, words in faults_of(calls):
         root = made()
         faulty = FaultyStorage(root.storage(), [fault := Fault(action, nth=number, when=when)])
         with contextlib.suppress(StorageError, Killed):  # where one thing cannot be removed, the others are
@@ -326,16 +301,11 @@ def _of_commit(call, state):
     return call.operation == "delete" and any(name in key for key in call.keys for name in state.committed)
 
 
-@each_call
-def test_job_saving_during_prune_continues(made, share):
+def test_job_saving_during_prune_continues(made):
     """Its own retention removes some of the same checkpoints."""
-    clean = made()
-    storage = FaultyStorage(clean.storage())
-    pruned(clean, storage=storage)
-    for number in places(storage.calls, share):
+    for number in places(calls_of_prune(made())):
         root = made()
-        job = Life(root, keep=KeepLatest(3))
-        job.restore()
+        job = started(root, keep=KeepLatest(3))
         fault = Fault(lambda job=job: [job.saved_at(at) for at in (13, 14)], nth=number)
         pruned(root, storage=(faulty := FaultyStorage(root.storage(), [fault])))
         assert fault.fired or number > len(faulty.calls)  # the job's retention leaves less to do
@@ -345,18 +315,11 @@ def test_job_saving_during_prune_continues(made, share):
         root.clear()
 
 
-@each_call
-def test_prune_at_any_save_call_is_harmless(made, share):
-    def running():
-        job = Life(made(), keep=KeepLatest(3))
-        job.restore()
-        job.saved_at(13)
-        return job
-
-    job = running()
+def test_prune_at_any_save_call_is_harmless(made):
+    job = started(made(), 13, keep=KeepLatest(3))
     calls = job.calls_of(lambda: job.saved_at(14))
-    for number in places(calls, share):
-        job = running()
+    for number in places(calls):
+        job = started(made(), 13, keep=KeepLatest(3))
         fault = job.storage.inject(Fault(lambda root=job.root: pruned(root), nth=number))
         assert job.saved_at(14) == name_at(3, 14)
         assert fault.fired == 1
@@ -366,24 +329,19 @@ def test_prune_at_any_save_call_is_harmless(made, share):
         job.root.clear()
 
 
-@pytest.mark.parametrize("checkpoint", [name_at(1, 4), name_at(1, 7), "latest"])
-@each_call
-def test_start_at_any_prune_call_keeps_its_parent(made, checkpoint, share):
+@pytest.mark.parametrize("checkpoint", [name_at(1, 4), "latest"])
+def test_start_at_any_prune_call_keeps_its_parent(made, checkpoint):
     """Either it is refused what is going, or it has it, and the prune gives way."""
-    clean = made()
-    storage = FaultyStorage(clean.storage())
-    pruned(clean, storage=storage)
     outcomes = set()
-    for number in places(storage.calls, share):
+    for number in places(calls_of_prune(made())):
         root = made()
-        job = Life(root)
-        started = []
+        job, began = Life(root), []
 
-        def start(job=job, started=started):
+        def start(job=job, began=began):
             try:
-                started.append(job.restore(checkpoint, rewind=True).checkpoint)
+                began.append(job.restore(checkpoint, rewind=True).checkpoint)
             except CheckpointNotFoundError:
-                started.append(None)
+                began.append(None)
 
         fault = Fault(start, nth=number)
         gave_way = False
@@ -392,9 +350,9 @@ def test_start_at_any_prune_call_keeps_its_parent(made, checkpoint, share):
         except StaleAttemptError:
             gave_way = True
         assert fault.fired == 1
-        outcomes.add((started[0], gave_way))
-        if started[0] is not None:
-            assert started[0] in committed(root)
+        outcomes.add((began[0], gave_way))
+        if began[0] is not None:
+            assert began[0] in committed(root)
             own = max(attempts(tree(root)))
             assert job.saved_at(job.run.batches + 1).startswith(f"a{own:06d}-")
         check_new_start(root, latest=_newest(root))
@@ -456,10 +414,7 @@ def test_outdated_plan_spares_what_must_now_stay(root):
 def test_what_nobody_has_agreed_to_stays(root):
     """Checkpoints that a job has made superfluous since the plan was shown."""
     plan = planned(root)
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    for batches in (14, 16):
-        life.saved_at(batches)
+    started(root, 14, 16, keep=KeepLatest(100))
     assert set(planned(root).doomed) > set(plan.doomed)
     assert sorted(pruned(root, plan=plan).removed) == sorted(map(str, plan.doomed))
     assert committed(root) == [SECOND, NEWEST, name_at(3, 14), name_at(3, 16)]
