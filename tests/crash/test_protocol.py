@@ -62,23 +62,6 @@ LIMITS = {
 }
 
 
-def searched(check: str, scratch: Path) -> str:
-    """What the checker says after it went through all states of a model, or up to the first that is forbidden."""
-    model, *names = check.split()
-    for step in (
-        ["spin", *(f"-D{name}" for name in names), "-a", str(MODELS / f"{model}.pml")],
-        ["gcc", "-O1", "-w", "-DSAFETY", "-DCOLLAPSE", "-o", "pan", "pan.c"],
-    ):
-        done(step, scratch)
-    return done([str(scratch / "pan"), "-E", "-w22", "-m100000"], scratch)
-
-
-def done(command: Sequence[str], scratch: Path) -> str:
-    result = subprocess.run(command, cwd=scratch, text=True, capture_output=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
 @pytest.mark.skipif(
     shutil.which("spin") is None or shutil.which("gcc") is None,
     reason="spin or gcc is not installed; on Debian: apt-get install spin gcc libc6-dev",

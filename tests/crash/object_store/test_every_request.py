@@ -2,8 +2,7 @@
 
 With patience nobody may see it afterwards; without, the call may fail, and then all that holds after a crash holds. The
 default suite strikes one of each kind of the decisive requests: those that begin or complete the uploads of the second
-save, or publish something. ``-m full`` also lets each request meet one action, in turn among those of its method, and
-every action.
+save, or publish something. ``-m full`` strikes each request. Each meets one action, in turn among those of its method.
 """
 
 from collections import Counter
@@ -40,13 +39,6 @@ SIZE = 1500  # elements: each shard has 6 KB, in two parts
 PART_BYTES = 4096  # room for every document
 
 
-def acting(*by_default):
-    """Each action under ``-m full``, and those ``by_default`` always."""
-    return pytest.mark.parametrize(
-        "action", [one if one in by_default else pytest.param(one, marks=pytest.mark.extended) for one in ACTIONS]
-    )
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _shards_of_two_parts():
     with pytest.MonkeyPatch.context() as patch:
@@ -73,23 +65,23 @@ def proxy(server):
         yield started
 
 
-@contextmanager
-def by_way_of(proxy, patience):
-    store = Store(proxy.endpoint, part_bytes=PART_BYTES, patience=patience)
+@pytest.fixture(scope="module")
+def by_way_of(proxy):
+    """Stores behind the proxy that try again for so long."""
+    made = []
+
+    def store(patience):
+        made.append(Store(proxy.endpoint, part_bytes=PART_BYTES, patience=patience))
+        return made[-1]
+
     yield store
-    store.close()
+    for one in made:
+        one.close()
 
 
 @pytest.fixture(scope="module")
-def patient(proxy):
-    with by_way_of(proxy, timedelta(seconds=60)) as store:
-        yield store
-
-
-@pytest.fixture(scope="module")
-def impatient(proxy):
-    with by_way_of(proxy, timedelta(microseconds=1)) as store:
-        yield store
+def patient(by_way_of):
+    return by_way_of(timedelta(seconds=60))
 
 
 @pytest.fixture(scope="module")
@@ -155,27 +147,21 @@ def injected(proxy, what, fault):
         proxy.clear()
 
 
-PARTS = [f"part {number} of 4" for number in range(1, 5)]  # of all, since one test would take many minutes
+@pytest.fixture
+def struck(proxy, undisturbed):
+    """Gives, for each request that is struck, what that is in words and a context in which it happens."""
 
-
-@pytest.fixture(
-    params=["one of each", *(pytest.param(share, marks=pytest.mark.extended) for share in ("in turn", *PARTS))]
-)
-def struck(request, proxy, undisturbed):
-    """Gives, for each request that the action shall meet, what that is in words and a context in which it happens."""
-
-    def each(action):
-        seen, kinds = Counter(), set()
+    def each(share):
+        seen, turns, kinds = Counter(), Counter(), set()
         for index, one in enumerate(undisturbed[2]):
             has_answer = one.method in ("GET", "POST")
             actions = ACTIONS if has_answer else ACTIONS[:-1]
             # Parts go out beside each other, in any order; what is asked and answered comes in one.
             methods, nth = (("GET", "POST"), seen["answer"] + 1) if has_answer else (None, index + 1)
-            turn = actions[seen[one.method] % len(actions)]
-            seen.update([one.method, *(["answer"] if has_answer else [])])
-            is_first = is_decisive(one) and (kind := kind_of(one)) not in kinds and not kinds.add(kind)
-            strikes = {"one of each": is_first, "in turn": action == turn, PARTS[index % len(PARTS)]: True}
-            if action in actions and strikes.get(request.param):
+            seen["answer"] += has_answer
+            if share == "all" or (is_decisive(one) and (kind := kind_of(one)) not in kinds and not kinds.add(kind)):
+                action = actions[turns[one.method] % len(actions)]
+                turns[one.method] += 1
                 what = f"{action} at request {index}: {one.method} {one.path}?{one.query}"
                 yield what, injected(proxy, what, RequestFault(action, method=methods, nth=nth))
 
@@ -187,17 +173,16 @@ def test_undisturbed_run_makes_every_request_kind(undisturbed):
     done = Counter((one.method, one.query.partition("=")[0]) for one in requests)
     assert done["POST", "uploads"] == done["POST", "uploadId"] == 6  # three shards of each save
     assert sum("partNumber" in one.query for one in requests) == 12
-    assert (
-        sum(is_decisive(one) for one in requests) == 6 + 7
-    )  # the probe's two, the attempt, two COMMITs, two of events
+    # The probe's two, the attempt, two COMMITs, two of events.
+    assert sum(is_decisive(one) for one in requests) == 6 + 7
     assert sum("range" in one.headers for one in requests) > 10
     assert {one.method for one in requests} == {"GET", "PUT", "POST", "DELETE"}
 
 
-@acting("truncate")
-def test_transient_fault_at_any_request_changes_nothing(made, patient, struck, undisturbed, action):
+@pytest.mark.parametrize("share", ["decisive", pytest.param("all", marks=pytest.mark.extended)])
+def test_transient_fault_at_any_request_changes_nothing(made, patient, struck, undisturbed, share):
     keys, contents, _ = undisturbed
-    for what, at_fault in struck(action):
+    for what, at_fault in struck(share):
         root = made()
         with at_fault:
             life = Life(root.through(patient))
@@ -211,9 +196,10 @@ def test_transient_fault_at_any_request_changes_nothing(made, patient, struck, u
         assert digest_of(root, AT_10) == digest_at(10), what
 
 
-@acting()  # by default, the test above strikes one request of each kind
-def test_unretried_failure_at_any_request_loses_nothing(made, impatient, struck, action):
-    for _, at_fault in struck(action):
+@pytest.mark.extended
+def test_unretried_failure_at_any_request_loses_nothing(made, by_way_of, struck):
+    impatient = by_way_of(timedelta(microseconds=1))
+    for _, at_fault in struck("all"):
         root = made()
         with at_fault:
             life = Life(root.through(impatient))

@@ -15,9 +15,12 @@ from ckptkit.testing.state import NumpyRun
 
 OUTAGE_SECONDS = 60.0  # in full
 STEP_SECONDS = 0.02
-
-
 LARGE = 2 << 20  # elements: 8 MiB each of weights and moments, which the fence has to copy
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_and_quick():
+    """Nothing is small here."""
 
 
 def root_of(proxy, bucket):

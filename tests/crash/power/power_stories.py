@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +15,6 @@ from support.options import grouped
 from support.runs.roots import LocalRoot
 from support.runs.scenario import Life, batches_of, committed, digest_at, digest_of, history, name_at, new_run, tree
 
-from ckptkit.cli.commands.report import run_report
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.keep_policy import KeepLatest
@@ -24,6 +23,7 @@ from ckptkit.storage.direct import DirectWriter
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.interchange.exporting import export_weights
 from ckptkit.tools.prune import Rule, plan_prune, prune
+from crash.test_away import Quiet
 
 OLD = b"what was there before" * 999
 
@@ -32,11 +32,7 @@ Told = Mapping[str, int]
 
 
 class Story(Protocol):
-    """A process that may be run again and again on one disk.
-
-    Attributes:
-        kinds: Of what it reports.
-    """
+    """A process that may be run again and again on one disk; ``kinds`` are those of what it reports."""
 
     kinds: frozenset[str]
 
@@ -47,12 +43,7 @@ class Story(Protocol):
         """One process, which reports to ``disk`` what somebody was told."""
 
     def judge(self, left: DiskTree, told: Told, folder: Path) -> None:
-        """Whatever is ``left`` after a cut holds what was ``told``, nothing is refused, and the story can go on.
-
-        Raises:
-            AssertionError: If not.
-            CkptKitError: If something is refused.
-        """
+        """Raise unless whatever is ``left`` after a cut holds what was ``told``, and the story can go on."""
 
 
 class SmallDirect(LocalRoot):
@@ -141,21 +132,11 @@ class Mirroring:
                 self._whole.add(known)
 
 
-class Unwatched:
-    """Of a copy."""
-
-    def plan(self, checkpoints: int, size_bytes: int) -> None: ...
-
-    def advance(self, size_bytes: int) -> None: ...
-
-    def end(self, name: str, outcome: str) -> None: ...
-
-
 def copy(source: Path, target: Path) -> None:
     tokens = (f"{number:032x}" for number in itertools.count(1))
     request = CopyRequest(None, lambda: datetime(2026, 1, 2, tzinfo=timezone.utc), lambda: next(tokens))
     storages = [LocalStorage(one, large_files=DirectWriter(buffer_bytes=4096)) for one in (source, target)]
-    copy_run(*storages, request, Unwatched())
+    copy_run(*storages, request, Quiet())
 
 
 class Copying:
@@ -223,23 +204,17 @@ class Pruning:
         whole_run(root, 12)
 
 
-class Writing:
-    """A file is written, which has all of it or what was there before.
-
-    Args:
-        write: Makes the file; whether it may take the place of one.
-        below: Scratch.
-        before: What lies there; None for nothing.
-    """
+class Exporting:
+    """A file of weights is written, which has all of it or what was there before; None for nothing."""
 
     kinds = frozenset({"written"})
     name = "new.safetensors"  # an export is told the format by it
 
-    def __init__(self, write: Callable[[Path, bool], object], below: Path, before: bytes | None) -> None:
-        self._write = write
+    def __init__(self, below: Path, before: bytes | None) -> None:
+        self._source = below / "source"
+        history(self._source)
         self._before = before
-        below.mkdir(parents=True, exist_ok=True)
-        write(below / self.name, True)
+        export_weights(self._source, below / self.name)
         self._new = (below / self.name).read_bytes()
 
     def begin(self, folder: Path) -> None:
@@ -247,7 +222,7 @@ class Writing:
 
     def act(self, disk: Disk, folder: Path) -> None:
         path = folder / self.name
-        self._write(path, self._before is not None or path.exists())
+        export_weights(self._source, path, overwrite=self._before is not None or path.exists())
         disk.report("written")
 
     def judge(self, left: DiskTree, told: Told, folder: Path) -> None:
@@ -256,23 +231,8 @@ class Writing:
         others = [key for key in left if key != self.name]
         assert all(key.startswith(f".{self.name}.") and key.endswith(".tmp") for key in others)
         path = lay_out(left, folder) / self.name
-        self._write(path, True)
+        export_weights(self._source, path, overwrite=True)
         assert path.read_bytes() == self._new
-
-
-def exporting(below: Path, before: bytes | None) -> Writing:
-    """Of weights."""
-    history(below / "source")
-    return Writing(lambda path, over: export_weights(below / "source", path, overwrite=over), below, before)
-
-
-def reporting(below: Path) -> Writing:
-    """Of the page of ``ckptkit report``, which always replaces the one before."""
-    history(below / "source")
-    now = datetime(2026, 1, 2, tzinfo=timezone.utc)
-    return Writing(
-        lambda path, over: run_report(str(below / "source"), output=str(path), clock=lambda: now), below, OLD
-    )
 
 
 def violation(story: Story, left: DiskTree, told: Told, folder: Path) -> str | None:

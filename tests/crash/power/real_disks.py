@@ -41,9 +41,6 @@ MAKERS = {
 BLOCK_BYTES = 4096
 
 
-# The job
-
-
 def job(root: Path, nth: int, *, careless: bool) -> None:
     """A life that tells of its saves, and waits until that is written down; dies at the ``nth`` call of its third save.
 
@@ -78,9 +75,6 @@ def live(device: Device, root: Path, nth: int = 0, *, careless: bool = False) ->
             process.stdin.flush()
     assert process.returncode == (-signal.SIGKILL if nth else 0)
     return calls
-
-
-# The disk
 
 
 def run(*command: str | Path) -> None:

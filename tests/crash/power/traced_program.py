@@ -1,6 +1,6 @@
 """Everything that changes a disk, once, on a recorded one: ``python -m crash.power.traced_program FOLDER CALLS``.
 
-Below ``FOLDER``: two lives, one with a mirror, a copy, a prune, two exports and two reports. What the recorder saw goes
+Below ``FOLDER``: two lives, one with a mirror, a copy, a prune and two exports. What the recorder saw goes
 to the file ``CALLS`` as JSON.
 """
 
@@ -11,12 +11,10 @@ import sys
 from pathlib import Path
 
 from support.disk import Disk
-from typer.testing import CliRunner
 
-from ckptkit.cli import app
 from ckptkit.storage import local
 
-from .power_stories import OLD, Copying, Mirroring, Pruning, Training, exporting
+from .power_stories import OLD, Copying, Exporting, Mirroring, Pruning, Training
 
 BEGIN = "begin"  # the last folder that is made before the recorder
 
@@ -26,7 +24,7 @@ def main(folder: Path, calls: Path) -> None:
     local.LARGE_BYTES = 64
     beside = folder.parent / "beside"
     stories = [Training(), Mirroring(), Copying(beside / "c"), Pruning(beside / "p")]
-    stories += [exporting(beside / "new", None), exporting(beside / "replaced", OLD)]
+    stories += [Exporting(beside / "new", None), Exporting(beside / "replaced", OLD)]
     for number, story in enumerate(stories):
         story.begin(folder / f"{number}")
     (folder / BEGIN).mkdir()
@@ -34,9 +32,6 @@ def main(folder: Path, calls: Path) -> None:
         for number, story in enumerate(stories):
             for _ in range(2):
                 story.act(disk, folder / f"{number}")
-        for _ in range(2):
-            command = ["report", str(folder / "0" / Training.root), "-o", str(folder / "page.html")]
-            assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
     calls.write_text(json.dumps([[call.operation, call.keys[0]] for call in disk.calls]))
 
 

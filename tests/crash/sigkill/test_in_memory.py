@@ -1,4 +1,4 @@
-"""A run root on tmpfs: after a SIGKILL, or the OOM killer, it is as on a disk; and the latter need not come."""
+"""A run root on tmpfs: after the OOM killer it is as on a disk; and that need not come."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.runs.roots import LocalRoot
-from support.runs.scenario import check_new_start, committed, folders, name_at, tree
+from support.runs.scenario import committed, folders, tree
 from support.small_group import small_control_group
 
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage.capacity import is_in_memory
 from ckptkit.testing.state import NumpyRun
-
-from .test_sigkill import AT_8, MOMENTS, killed_at
 
 GROUP_BYTES = 512 << 20
 SIZE = 8_000_000  # elements: 32 MB a tensor, three of them in each checkpoint, and one that is frozen
@@ -54,16 +51,6 @@ def in_memory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         assert is_in_memory(Path(folder))
         yield Path(folder) / "run"
-
-
-@pytest.mark.parametrize("moment", ["half of a shard", "before COMMIT", "after COMMIT"])
-def test_sigkill_leaves_earlier_checkpoints_in_memory(in_memory: Path, moment: str) -> None:
-    root = LocalRoot(in_memory)
-    killed_at(root, *MOMENTS[moment])
-    landed = moment == "after COMMIT"
-    assert (AT_8 in committed(root)) == landed
-    assert (folders(tree(root)).uncommitted == [AT_8]) == (not landed)
-    check_new_start(root, latest=AT_8 if landed else name_at(1, 6))
 
 
 def train(root: Path, look: str, within: Sequence[str]) -> subprocess.CompletedProcess[str]:
