@@ -5,7 +5,7 @@
 
 Each job has a size, a K, a retention, frozen weights or none, a mirror or none, all drawn; each life the ways of
 saving, its length and its end: after so many storage calls, after so many system calls, or after so many milliseconds.
-Some lives are stopped, another one starts, and the stopped one goes on. Some jobs with a mirror lose their disk.
+Some lives are stopped, another one lives, and the stopped one goes on. Some jobs with a mirror lose their disk.
 
 Guarantees: what a life says goes through a pipe, which outlives it. After each life it holds that what was reported as
 committed, or something newer, is what the next start takes, to the bit, by an uninterrupted run; that nothing was
@@ -17,7 +17,6 @@ and its folder stays. Lives are forked, so nothing here may start a thread.
 from __future__ import annotations
 
 import argparse
-import heapq
 import itertools
 import json
 import logging
@@ -47,7 +46,7 @@ from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Capture
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.index import Index
+from ckptkit.run.index import Index, Lineage
 from ckptkit.storage.system_calls import SystemCalls
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -61,33 +60,23 @@ _CHANGES = ("open_new", "pwrite", "truncate", "fsync", "link", "replace", "unlin
 class Job:
     """What all lives of one run have in common."""
 
-    seed: int
     cycle: int
     size: int
     keep: int
-    best: bool
     frozen: bool
     mirror: bool
     lives: int
 
     @classmethod
-    def drawn(cls, seed: int) -> Job:
-        """The job of ``seed``."""
-        rng = random.Random(seed)
+    def drawn(cls, rng: random.Random) -> Job:
         return cls(
-            seed=seed,
             cycle=rng.choice([1, 2, 3, 4, 7]),
             size=rng.choice([1, 5, 300, 5_000, 60_000]),
             keep=rng.randint(1, 4),
-            best=rng.random() < 0.2,
             frozen=rng.random() < 0.7,
             mirror=rng.random() < 0.4,
             lives=rng.choice([10, 30, 60]),
         )
-
-    def keeps(self) -> ck.KeepPolicy:
-        """Its retention."""
-        return ck.KeepLatest(self.keep) | ck.KeepBest(1, "loss", "min") if self.best else ck.KeepLatest(self.keep)
 
     def new_run(self) -> Run:
         """What each life begins with."""
@@ -135,43 +124,30 @@ class Life:
 
     steps: int
     every: int
-    when_busy: str
-    mid_cycle: str
-    window: str
-    buffer_bytes: int | None
-    events: bool
-    waits: int
-    calls: int | None = None
-    call_part: str = "before"
-    system_calls: int | None = None
-    system_part: str = "before"
+    when_busy: str = "wait"
+    mid_cycle: str = "exact"
+    window: str = "auto"
+    way: str | None = None
+    nth: int = 0
+    part: str = "before"
     seconds: float | None = None
-    stop: tuple[float, float] | None = None
 
     @classmethod
-    def drawn(cls, rng: random.Random, job: Job, *, local: bool, typical_seconds: float, dies: bool = True) -> Life:
-        """A life and its end; ``typical_seconds`` is how long such a life would last."""
+    def drawn(cls, rng: random.Random, job: Job, *, local: bool) -> Life:
+        """A life and its end."""
         life = cls(
             steps=rng.randint(1, 12 * job.cycle),
             every=rng.randint(1, 2 * job.cycle + 1),
             when_busy=rng.choice(["wait", "wait", "skip"]),
             mid_cycle=rng.choice(["exact", "exact", "align", "rewind"]),
             window=rng.choice(["auto", "slice", "off"]),
-            buffer_bytes=rng.choice([None, None, 64, 100_000]),
-            events=rng.random() < 0.7,
-            waits=rng.choice([0, 0, 3, 10]),
         )
-        if not dies:
-            return life
-        how = rng.choice(["call", "system", "time"] if local else ["call", "time", "time"])
-        if how == "call":
-            part = rng.choice(_PARTS)  # of few calls there is a "during"
-            return replace(
-                life, calls=int(rng.lognormvariate(2.0 if part == "during" else 3.6, 0.9)) + 1, call_part=part
-            )
-        if how == "system":
-            return replace(life, system_calls=int(rng.lognormvariate(4.3, 1.0)) + 1, system_part=rng.choice(_PARTS))
-        return replace(life, seconds=rng.uniform(0, 1.3 * typical_seconds))
+        way = rng.choice(["storage call", "system call", "time"] if local else ["storage call", "time", "time"])
+        part = rng.choice(_PARTS)
+        if way == "time":
+            return replace(life, way=way, seconds=rng.uniform(0, 0.065 if local else 0.65))
+        mean = 4.3 if way == "system call" else 2.0 if part == "during" else 3.6  # of few calls there is a "during"
+        return replace(life, way=way, nth=int(rng.lognormvariate(mean, 0.9)) + 1, part=part)
 
 
 _PARTS = ["before", "during", "after"]
@@ -207,24 +183,22 @@ def die_at_system_call(nth: int, part: str) -> None:
 
 def live(job: Job, life: Life, places: Sequence[Root], say: Say) -> None:
     """What the process does."""
-    if life.system_calls is not None:
-        die_at_system_call(life.system_calls, life.system_part)
+    if life.way == "system call":
+        die_at_system_call(life.nth, life.part)
     storage = FaultyStorage(places[0].storage())
-    if life.calls is not None:
-        kinds = DIVISIBLE if life.call_part == "during" else EVERY
-        storage.inject(Fault(die, operations=kinds, nth=life.calls, when=life.call_part))
+    if life.way == "storage call":
+        kinds = DIVISIBLE if life.part == "during" else EVERY
+        storage.inject(Fault(die, operations=kinds, nth=life.nth, when=life.part))
     run = job.new_run()
     manager = ck.CheckpointManager(
         storage,
         mirror=places[1].storage() if job.mirror else None,
         save=ck.SaveEvery(micro_steps=life.every),
-        keep=job.keeps(),
+        keep=ck.KeepLatest(job.keep),
         saving=ck.Saving(
             when_busy=life.when_busy,
             mid_cycle=life.mid_cycle,
             window=life.window,
-            buffer_bytes=life.buffer_bytes,
-            events=life.events,
             on_save=lambda report: say("reported", name=report.checkpoint),
         ),
         preemption=ck.Preemption(then="off"),
@@ -233,8 +207,8 @@ def live(job: Job, life: Life, places: Sequence[Root], say: Say) -> None:
     attempt = manager.live().saver.next_name(run.progress()).attempt
     say("restored", attempt=attempt, batches=run.batches, digest=run.digest())
     for batches in run.train_until(run.batches + life.steps):
-        manager.step(run, {"loss": 1 / batches})
-        if life.waits and batches % life.waits == 0:
+        manager.step(run)
+        if batches % 5 == 0:
             manager.wait()
             _say_uploaded(manager, say)
     say("reported", name=manager.save_final(run))
@@ -312,50 +286,44 @@ def started(job: Job, life: Life, places: Sequence[Root], log: Path) -> Process:
         os._exit(code)
 
 
-def run_together(processes: list[Process], actions: list[tuple[float, Callable[[], None]]]) -> None:
-    """Follow processes to their ends, and act at given seconds from now."""
+def follow(process: Process, seconds: float | None = None) -> None:
+    """Read what the process says, for so long or to its end."""
     began = time.monotonic()
-    order = itertools.count()
-    waiting = [(began + at, next(order), act) for at, act in actions]
-    heapq.heapify(waiting)
     with selectors.DefaultSelector() as selector:
-        for process in processes:
-            selector.register(process.pipe, selectors.EVENT_READ, process)
-        while selector.get_map():
-            now = time.monotonic()
-            if waiting and waiting[0][0] <= now:
-                heapq.heappop(waiting)[2]()
-                continue
-            if now - began > _PATIENCE_SECONDS:
-                raise BrokenError(f"a life hangs: {[process.pid for process in processes if process.status is None]}")
-            for key, _ in selector.select(min(1.0, waiting[0][0] - now) if waiting else 1.0):
-                process = key.data
-                if not process.read():
-                    selector.unregister(process.pipe)
-                    os.close(process.pipe)
-                    _, process.status = os.waitpid(process.pid, 0)
+        selector.register(process.pipe, selectors.EVENT_READ)
+        while process.status is None:
+            left = (seconds if seconds is not None else _PATIENCE_SECONDS) - (time.monotonic() - began)
+            if left <= 0:
+                if seconds is None:
+                    raise BrokenError(f"a life hangs: {process.pid}")
+                return
+            if selector.select(left) and not process.read():
+                os.close(process.pipe)
+                _, process.status = os.waitpid(process.pid, 0)
+
+
+def end(process: Process) -> None:
+    """Follow the process to its end, which comes by itself or after its seconds."""
+    if process.life.seconds is not None:
+        follow(process, process.life.seconds)
+        process.signal(signal.SIGKILL)
+    follow(process)
 
 
 class Soak:
-    """Jobs, one after another, until enough of their lives were killed.
-
-    Args:
-        folder: Below which they work.
-        endpoint: Of an object store; None for the disk.
-    """
+    """Jobs, one after another, until enough of their lives were killed; ``endpoint`` is of an object store."""
 
     def __init__(self, folder: Path, endpoint: str | None) -> None:
         self._folder = folder
         self._store = Store(endpoint) if endpoint else None
         if self._store is not None:
             self._store.products  # noqa: B018 - made here and not in each life, before anything is sent
-        self._typical_seconds = 0.05 if endpoint is None else 0.5
         self.counts: Counter[str] = Counter()
 
     def job(self, seed: int) -> None:
         """All lives of the job of ``seed``."""
-        job = Job.drawn(seed)
-        rng = random.Random(f"lives of {seed}")
+        rng = random.Random(seed)
+        job = Job.drawn(rng)
         here = self._folder / f"job-{seed}"
         shutil.rmtree(here, ignore_errors=True)
         here.mkdir(parents=True)
@@ -364,94 +332,55 @@ class Soak:
         places = [local, far] if job.mirror else [far if self._store else local]
         story = Story(job, places, here / "lives.log")
         try:
-            for number in range(job.lives):
-                story.number = number
+            for story.number in range(job.lives):
                 self._one(story, rng)
-            story.finish(rng)
+            story.finish()
         except BaseException:
             print(f"job {seed}, life {story.number}: {job}\n{story.last}\nlog: {story.log}", flush=True)
             raise
         self.counts["jobs"] += 1
-        self.counts["events"] += story.events
-        self.counts["most files beside events"] = max(self.counts["most files beside events"], story.files)
         for place in places:
             place.clear()
         shutil.rmtree(here)
 
     def _one(self, story: Story, rng: random.Random) -> None:
-        job = story.job
         local = isinstance(story.places[0], LocalRoot)
-        typical = self._typical_seconds
-        first = Life.drawn(rng, job, local=local, typical_seconds=typical)
-        together = [started(job, first, story.places, story.log)]
-        actions = _killing(together[0])
+        together = [story.begin(Life.drawn(rng, story.job, local=local))]
         if rng.random() < 0.1:
             self.counts["stopped lives"] += 1
-            second = Life.drawn(rng, job, local=local, typical_seconds=typical, dies=rng.random() < 0.5)
-            stop, go_on = rng.uniform(0, typical), rng.uniform(0, 2 * typical)
-            old = together[0]
-            run_until(old, stop)
-            old.signal(signal.SIGSTOP)
-            together.append(started(job, second, story.places, story.log))
-            actions = [(at + stop + go_on, act) for at, act in actions]
-            actions += [(go_on, lambda: old.signal(signal.SIGCONT)), *_killing(together[1])]
-        began = time.monotonic()
-        run_together(together, actions)
-        if first.seconds is None and len(together) == 1 and not together[0].was_killed:
-            self._typical_seconds = 0.9 * typical + 0.1 * (time.monotonic() - began)
+            follow(together[0], rng.uniform(0, 0.05 if local else 0.5))
+            together[0].signal(signal.SIGSTOP)
+            together.append(story.begin(Life.drawn(rng, story.job, local=local)))
+            end(together[1])
+            together[0].signal(signal.SIGCONT)
+        end(together[0])
         for process in together:
             self.counts["lives"] += 1
             self.counts["killed"] += process.was_killed
-            self.counts[f"killed by {_way(process.life)}"] += process.was_killed
+            self.counts[f"killed by {process.life.way}"] += process.was_killed
             self.counts["restored"] += len(process.of("restored"))
             self.counts["reported"] += len(process.of("reported"))
         self.counts["overtaken"] += story.judge(together)
-        if job.mirror and rng.random() < 0.05:
+        if story.job.mirror and rng.random() < 0.05:
             self.counts["disks lost"] += 1
             story.lose_disk()
 
 
-def run_until(process: Process, seconds: float) -> None:
-    """Let the process go on for so long, or to its end."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.pipe, selectors.EVENT_READ)
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and selector.select(left):
-            if not process.read():
-                return  # whoever follows it to its end reads the end again
-
-
-def _killing(process: Process) -> list[tuple[float, Callable[[], None]]]:
-    seconds = process.life.seconds
-    return [] if seconds is None else [(seconds, lambda: process.signal(signal.SIGKILL))]
-
-
-def _way(life: Life) -> str:
-    if life.calls is not None:
-        return "storage call"
-    return "system call" if life.system_calls is not None else "time"
-
-
 class Story:
-    """What the lives of a job have promised so far.
-
-    Args:
-        job: The job.
-        places: Its root, and its mirror if it has one.
-        log: Where its lives write.
-    """
+    """What the lives of a job have promised so far, at its root and at its mirror, if it has one."""
 
     def __init__(self, job: Job, places: list[Root], log: Path) -> None:
         self.job = job
         self.places = places
         self.log = log
         self.number = 0
-        self.events = 0
-        self.files = 0
         self.last = ""
         self._truth = Uninterrupted(job)
         self._reported_at = 0
         self._uploaded_at = 0
+
+    def begin(self, life: Life) -> Process:
+        return started(self.job, life, self.places, self.log)
 
     def batches_of(self, name: str) -> int:
         """The micro-steps that a checkpoint holds."""
@@ -513,12 +442,11 @@ class Story:
             self.places[0].clear()
         self._reported_at = self._uploaded_at
 
-    def finish(self, rng: random.Random) -> None:
+    def finish(self) -> None:
         """Two lives that nobody kills, and what lies there then."""
         for _ in range(2):
-            life = Life.drawn(rng, self.job, local=True, typical_seconds=1, dies=False)
-            process = started(self.job, replace(life, steps=6 * self.job.cycle, every=1), self.places, self.log)
-            run_together([process], [])
+            process = self.begin(Life(steps=6 * self.job.cycle, every=1))
+            end(process)
             self.judge([process])
             if not process.of("ended"):
                 raise BrokenError("the last life did not end well")
@@ -528,9 +456,6 @@ class Story:
     def _look_at(self, place: Root) -> None:
         tree = place.tree()
         state = folders(tree)
-        kinds = Counter(key.split("/")[0] for key in tree)
-        self.events = max(self.events, kinds.pop("events", 0))
-        self.files = max(self.files, sum(kinds.values()))
         storage = place.storage()
         index = Index(storage)
         for name in state.committed:
@@ -552,37 +477,14 @@ class Story:
         wrong += [f"unfinished upload {key}" for key in place.uploads()]
         if wrong:
             raise BrokenError(f"left at {place.url}: {wrong}")
-        most = max(2, self.job.keep) + self.job.best + self.job.mirror  # what is being uploaded is spared
-        on_top = len(state.committed) - most
-        if on_top > 0 and on_top > self._off_lineage(index, state.committed):
-            raise BrokenError(f"{len(state.committed)} checkpoints are kept at {place.url}, {most} are wanted")
-        if kinds["attempts"] > self.job.lives + 12:
-            raise BrokenError(f"{kinds['attempts']} documents at {place.url}")
-
-    @staticmethod
-    def _off_lineage(index: Index, committed: list[str]) -> int:
-        from ckptkit.run.index import Lineage
-
+        most = max(2, self.job.keep) + self.job.mirror  # what is being uploaded is spared
         lineage = Lineage(index, max(index.attempts)).whole()
-        return sum(CheckpointName.parse(name) not in lineage for name in committed)
-
-
-def soak(folder: Path, *, kills: int, seed: int = 1, endpoint: str | None = None, quiet: bool = True) -> Counter[str]:
-    """Run jobs until so many lives were killed; returns what was counted.
-
-    Raises:
-        BrokenError: If something does not hold.
-    """
-    logging.getLogger("ckptkit").setLevel(logging.WARNING)
-    found = Soak(folder, endpoint)
-    began = time.monotonic()
-    for number in itertools.count(seed):
-        if found.counts["killed"] >= kills:
-            break
-        found.job(number)
-        if not quiet:
-            print(f"{time.monotonic() - began:7.0f} s, job {number}: {dict(found.counts)}", flush=True)
-    return found.counts
+        off_lineage = sum(CheckpointName.parse(name) not in lineage for name in state.committed)
+        if len(state.committed) - most > off_lineage:
+            raise BrokenError(f"{len(state.committed)} checkpoints are kept at {place.url}, {most} are wanted")
+        documents = sum(key.startswith("attempts/") for key in tree)
+        if documents > self.job.lives + 12:
+            raise BrokenError(f"{documents} documents at {place.url}")
 
 
 def main() -> None:
@@ -593,10 +495,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--bucket", action="store_true", help="in moto, instead of the disk")
     options = parser.parse_args()
+    logging.getLogger("ckptkit").setLevel(logging.WARNING)
     with MotoServer() if options.bucket else nullcontext() as server:
-        endpoint = server.endpoint if server is not None else None
-        counts = soak(options.folder, kills=options.kills, seed=options.seed, endpoint=endpoint, quiet=False)
-    json.dump(counts, sys.stdout, indent=1)
+        soak = Soak(options.folder, server.endpoint if server is not None else None)
+        began = time.monotonic()
+        for number in itertools.count(options.seed):
+            if soak.counts["killed"] >= options.kills:
+                break
+            soak.job(number)
+            print(f"{time.monotonic() - began:7.0f} s, job {number}: {dict(soak.counts)}", flush=True)
+    json.dump(soak.counts, sys.stdout, indent=1)
 
 
 if __name__ == "__main__":

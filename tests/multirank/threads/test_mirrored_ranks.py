@@ -17,7 +17,7 @@ import ckptkit as ck
 from ckptkit.core import worker
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import EVERY, MUTATING, Fault, FaultyStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
 
 HOMES = ("memory", "neighbour", "bucket")
 RANKS = 3
@@ -109,17 +109,18 @@ def test_each_rank_uploads_its_own_part(tmp_path: Path) -> None:
             assert any(key.endswith("/COMMIT") for key in made) == (rank == 0)
 
 
-@pytest.mark.parametrize("ranks", [2, 6])
-def test_more_ranks_cost_no_rank_above_0_more_documents(tmp_path: Path, ranks: int) -> None:
+def test_more_ranks_cost_no_rank_above_0_more_documents(tmp_path: Path) -> None:
     """Once its frozen weights are at a mirror, a rank reads its own document for an upload, and no other rank's."""
-    ended = results_of(job(tmp_path, 9, ranks=ranks, final=False))
-    for name in names(6, 9):
-        for rank, (_, homes) in enumerate(ended[1:], 1):
-            calls = [call for call in homes.each["memory"].calls if call.operation == "read"]
-            read = [key for call in calls for key in call.keys if key.startswith(f"checkpoints/{name}/rank-")]
-            assert read == [f"checkpoints/{name}/rank-{rank:05d}.json"] * len(HOMES[1:])
-        for home in HOMES:
-            check_whole(tmp_path / home, name, ranks)
+    for ranks in (2, 6):
+        base = tmp_path / f"{ranks}"
+        ended = results_of(job(base, 9, ranks=ranks, final=False))
+        for name in names(6, 9):
+            for rank, (_, homes) in enumerate(ended[1:], 1):
+                calls = [call for call in homes.each["memory"].calls if call.operation == "read"]
+                read = [key for call in calls for key in call.keys if key.startswith(f"checkpoints/{name}/rank-")]
+                assert read == [f"checkpoints/{name}/rank-{rank:05d}.json"] * len(HOMES[1:])
+            for home in HOMES:
+                check_whole(base / home, name, ranks)
 
 
 def test_file_of_somebody_else_in_a_part_prevents_its_upload(tmp_path: Path) -> None:
@@ -137,54 +138,54 @@ def test_file_of_somebody_else_in_a_part_prevents_its_upload(tmp_path: Path) -> 
     assert committed(tmp_path / "bucket") == names(3, 9)
 
 
-@pytest.mark.parametrize("lost", [("memory",), ("memory", "neighbour"), ("neighbour",), ("memory", "bucket")])
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_whatever_homes_are_lost_every_rank_goes_on(tmp_path: Path, lost: tuple[str, ...], ranks: int) -> None:
-    results_of(job(tmp_path, 10, ranks=ranks))
-    for home in lost:
-        shutil.rmtree(tmp_path / home)
-    found = lives(job(tmp_path, 14, ranks=ranks))
-    assert {one.checkpoint for one in found} == set(names(10))
-    assert tuple(one.restored for one in found) == digests_at(ranks, 10)
-    assert tuple(one.digest for one in found) == digests_at(ranks, 14)
-    for home in HOMES:
-        assert committed(tmp_path / home)[-1:] == names(14, attempt=2)
-        for name in committed(tmp_path / home):
-            check_whole(tmp_path / home, name, ranks)
+def test_whatever_homes_are_lost_every_rank_goes_on(tmp_path: Path) -> None:
+    for ranks, lost in (2, ("memory", "neighbour")), (3, ("memory",)), (2, ("neighbour",)), (3, ("memory", "bucket")):
+        base = tmp_path / f"{ranks} {lost}"
+        results_of(job(base, 10, ranks=ranks))
+        for home in lost:
+            shutil.rmtree(base / home)
+        found = lives(job(base, 14, ranks=ranks))
+        assert {one.checkpoint for one in found} == set(names(10)), (ranks, lost)
+        assert tuple(one.restored for one in found) == digests_at(ranks, 10)
+        assert tuple(one.digest for one in found) == digests_at(ranks, 14)
+        for home in HOMES:
+            assert committed(base / home)[-1:] == names(14, attempt=2)
+            for name in committed(base / home):
+                check_whole(base / home, name, ranks)
 
 
-@pytest.mark.parametrize("loser", range(RANKS))
-def test_part_that_cannot_be_uploaded_leaves_the_one_before(tmp_path: Path, loser: int) -> None:
+def test_part_that_cannot_be_uploaded_leaves_the_one_before(tmp_path: Path) -> None:
     """The save is committed at the root, the next upload succeeds, and what was left half is no checkpoint."""
-    fault = Fault("error", operations={"write"}, key=f"*{names(6)[0]}/rank-{loser:05d}*", times=None)
-    found = lives(job(tmp_path, 9, faults={loser: [("bucket", fault)]}, final=False, keep=ck.KeepLatest(9)))
-    assert fault.fired
-    assert tuple(one.digest for one in found) == digests_at(RANKS, 9)
-    assert committed(tmp_path / "memory") == committed(tmp_path / "neighbour") == names(3, 6, 9)
-    assert committed(tmp_path / "bucket") == names(3, 9)
-    for name in committed(tmp_path / "bucket"):
-        check_whole(tmp_path / "bucket", name, RANKS)
+    for loser in range(RANKS):
+        base = tmp_path / f"{loser}"
+        fault = Fault("error", operations={"write"}, key=f"*{names(6)[0]}/rank-{loser:05d}*", times=None)
+        found = lives(job(base, 9, faults={loser: [("bucket", fault)]}, final=False, keep=ck.KeepLatest(9)))
+        assert fault.fired
+        assert tuple(one.digest for one in found) == digests_at(RANKS, 9)
+        assert committed(base / "memory") == committed(base / "neighbour") == names(3, 6, 9)
+        assert committed(base / "bucket") == names(3, 9), loser
+        for name in committed(base / "bucket"):
+            check_whole(base / "bucket", name, RANKS)
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("dies", range(RANKS))
-@pytest.mark.parametrize("home", HOMES[1:])
-def test_rank_that_dies_while_it_uploads_leaves_the_one_before(tmp_path: Path, dies: int, home: str) -> None:
-    results_of(job(tmp_path, 5))
-    before = committed(tmp_path / home)
-    fault = Fault("kill", operations={"write"}, key="checkpoints/a000002-c0000000001-m0002/*")
-    ended = job(tmp_path, 9, faults={dies: [(home, fault)]}, final=False, rank_patience=timedelta(seconds=1))
-    assert fault.fired == 1
-    assert committed(tmp_path / home) == before
-    assert ended[dies].error is not None
-    for other in HOMES:
-        for name in committed(tmp_path / other):
-            check_whole(tmp_path / other, name, RANKS)
-    found = lives(job(tmp_path, 12))
-    newest = max(name for other in HOMES for name in committed(tmp_path / other) if name.startswith("a00000"))
-    assert newest == names(12, attempt=3)[0]
-    assert tuple(one.digest for one in found) == digests_at(RANKS, 12)
-    assert committed(tmp_path / home)[-1] == newest
+def test_rank_that_dies_while_it_uploads_leaves_the_one_before(tmp_path: Path) -> None:
+    for dies, home, when in (0, "bucket", "before"), (1, "neighbour", "during"), (2, "bucket", "after"):
+        base = tmp_path / f"{dies}"
+        results_of(job(base, 5))
+        before = committed(base / home)
+        fault = Fault("kill", operations={"write"}, key="checkpoints/a000002-c0000000001-m0002/*", when=when)
+        ended = job(base, 9, faults={dies: [(home, fault)]}, final=False, rank_patience=timedelta(seconds=1))
+        assert fault.fired == 1
+        assert committed(base / home) == before
+        assert ended[dies].error is not None
+        for other in HOMES:
+            for name in committed(base / other):
+                check_whole(base / other, name, RANKS)
+        found = lives(job(base, 12))
+        newest = max(name for other in HOMES for name in committed(base / other))
+        assert newest == names(12, attempt=3)[0]
+        assert tuple(one.digest for one in found) == digests_at(RANKS, 12)
+        assert committed(base / home)[-1] == newest
 
 
 def test_mirror_that_one_rank_cannot_reach_is_away_for_all(tmp_path: Path) -> None:
@@ -210,43 +211,6 @@ def test_checkpoint_of_another_number_of_ranks_is_uploaded_whole(tmp_path: Path)
     assert committed(tmp_path / "bucket")[-2:] == [*names(8), *names(9, attempt=2)]
 
 
-def test_ranks_with_different_mirrors_are_refused(tmp_path: Path) -> None:
-    """As in a script that gives the mirror to rank 0 only."""
-
-    def act(world) -> None:
-        mirror = tmp_path / "mirror" if world.rank == 0 else None
-        ck.CheckpointManager(tmp_path / "root", mirror=mirror).restore(new_run(world))
-
-    ended = run_ranks(2, act, timeout=timedelta(seconds=30))
-    assert all(isinstance(one.error, ResumeError) and "rank 1 has the mirrors none" in str(one.error) for one in ended)
-    assert not (tmp_path / "mirror").exists()
-
-
-@pytest.mark.extended  # each death of a rank is waited for
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("dies", [0, 1])
-def test_death_at_any_upload_call_leaves_whole_checkpoints(tmp_path: Path, dies: int, when: str) -> None:
-    results_of(job(tmp_path / "counted", 5, ranks=2))
-    lived = results_of(job(tmp_path / "counted", 9, ranks=2))
-    possible = EVERY if when == "before" else MUTATING
-    calls = [at for at, call in enumerate(lived[dies][1].each["bucket"].calls, 1) if call.operation in possible]
-    fired = 0
-    for nth in calls:
-        base = tmp_path / str(nth)
-        results_of(job(base, 5, ranks=2))
-        fault = Fault("kill", nth=nth, when=when)
-        job(base, 9, ranks=2, faults={dies: [("bucket", fault)]}, rank_patience=timedelta(seconds=1))
-        fired += fault.fired
-        for home in HOMES:
-            for name in committed(base / home):
-                check_whole(base / home, name, 2)
-        found = lives(job(base, 12, ranks=2))
-        assert tuple(one.digest for one in found) == digests_at(2, 12), nth
-        assert committed(base / "bucket")[-1] == committed(base / "memory")[-1], nth
-        shutil.rmtree(base)
-    assert fired >= len(calls) - 2  # the last calls of a life may come in another order
-
-
 def test_part_whose_first_try_fails_at_the_end_arrives_with_the_second(tmp_path: Path) -> None:
     """Rank 0 finds what the first try has left, and does not give up for it."""
     fault = Fault("error", operations={"write"}, key=f"*{names(4)[0]}/rank-00001*")
@@ -257,13 +221,13 @@ def test_part_whose_first_try_fails_at_the_end_arrives_with_the_second(tmp_path:
     check_whole(tmp_path / "bucket", names(4)[0], 2)
 
 
-@pytest.mark.parametrize("on_error", ["warn", "raise"])
-def test_upload_that_fails_ends_no_rank_alone(tmp_path: Path, on_error: str) -> None:
-    fault = Fault("error", operations={"write"}, key=f"*{names(3)[0]}/rank-00000*")
-    found = lives(job(tmp_path, 9, ranks=2, faults={0: [("bucket", fault)]}, on_save_error=on_error))
-    assert fault.fired == 1
-    assert tuple(one.digest for one in found) == digests_at(2, 9)
-    assert committed(tmp_path / "bucket")[-1:] == names(9)
+def test_upload_that_fails_ends_no_rank_alone(tmp_path: Path) -> None:
+    for on_error in ("warn", "raise"):
+        base, fault = tmp_path / on_error, Fault("error", operations={"write"}, key=f"*{names(3)[0]}/rank-00000*")
+        found = lives(job(base, 9, ranks=2, faults={0: [("bucket", fault)]}, on_save_error=on_error))
+        assert fault.fired == 1
+        assert tuple(one.digest for one in found) == digests_at(2, 9)
+        assert committed(base / "bucket")[-1:] == names(9)
 
 
 def test_ranks_may_reach_the_homes_by_different_paths(tmp_path: Path) -> None:
@@ -284,26 +248,6 @@ def test_ranks_may_reach_the_homes_by_different_paths(tmp_path: Path) -> None:
     assert results_of(run_ranks(2, act)) == names(3) * 2
 
 
-class Neighbour(LocalStorage):
-    """A folder of the same name on another machine of each rank."""
-
-    @property
-    def url(self) -> str:
-        return "s3://neighbour/run"
-
-
-def test_ranks_whose_mirrors_lie_on_different_machines_are_refused(tmp_path: Path) -> None:
-    """No checkpoint would ever be whole there, and nothing shows it but failed uploads."""
-
-    def act(world) -> None:
-        mirror = Neighbour(tmp_path / f"host-{world.rank}")
-        ck.CheckpointManager(tmp_path / "root", mirror=mirror).restore(new_run(world))
-
-    ended = run_ranks(2, act, timeout=timedelta(seconds=30))
-    assert all(isinstance(one.error, ResumeError) and "different mirrors" in str(one.error) for one in ended)
-    assert committed(tmp_path / "root") == []
-
-
 def test_rank_that_raises_lets_no_upload_wait_for_it(tmp_path: Path) -> None:
     """Else the end would take several times the patience of the ranks."""
     results_of(job(tmp_path, 5, ranks=2))
@@ -314,3 +258,27 @@ def test_rank_that_raises_lets_no_upload_wait_for_it(tmp_path: Path) -> None:
     assert isinstance(ended[1].error, ValueError)
     assert isinstance(ended[0].error, RankLostError)
     assert time.monotonic() - begun < 60
+
+
+class Neighbour(LocalStorage):
+    """A folder of the same name on another machine of each rank."""
+
+    @property
+    def url(self) -> str:
+        return "s3://neighbour/run"
+
+
+def test_ranks_whose_mirrors_differ_are_refused(tmp_path: Path) -> None:
+    """As where rank 0 alone has one, or where they lie on different machines: no checkpoint would be whole there."""
+    for mirror_of, says in (
+        (lambda rank: tmp_path / "mirror" if rank == 0 else None, "rank 1 has the mirrors none"),
+        (lambda rank: Neighbour(tmp_path / f"host-{rank}"), "different mirrors"),
+    ):
+
+        def act(world, mirror_of=mirror_of) -> None:
+            ck.CheckpointManager(tmp_path / "root", mirror=mirror_of(world.rank)).restore(new_run(world))
+
+        ended = run_ranks(2, act, timeout=timedelta(seconds=30))
+        assert all(isinstance(one.error, ResumeError) and says in str(one.error) for one in ended)
+        assert not (tmp_path / "mirror").exists()
+    assert committed(tmp_path / "root") == []
