@@ -13,7 +13,6 @@ from support.runs.scenario import (
     corrupt,
     digest_at,
     digest_of,
-    folders,
     name_at,
     tree,
 )
@@ -68,20 +67,6 @@ def begin_paused_save(life: Life, batches: int, **where):
 
 
 EVERY_STEP = SaveEvery(micro_steps=1)
-
-
-def test_commit_into_voided_folder_is_refused(root):
-    zombie = started(root, 4, 6, save=EVERY_STEP)
-    commit_key = f"checkpoints/{name_at(1, 8)}/COMMIT"
-    pause, handle = begin_paused_save(zombie, 8, operations={"create"}, key=commit_key)
-    newer = started(root)
-    assert folders(tree(root)).void == [name_at(1, 8)]
-    pause.go()
-    assert isinstance(handle.exception(), StaleAttemptError)
-    assert committed(root) == [name_at(1, 4), name_at(1, 6)]
-    assert_stopped(zombie)
-    assert newer.saved_at(8) == name_at(2, 8)
-    check_new_start(root, latest=name_at(2, 8))
 
 
 def test_commit_before_sweep_void_stays_off_lineage(root):
@@ -199,18 +184,6 @@ def test_next_sweep_removes_zombie_data_in_void(root):
     assert len([key for key in tree(root) if key.startswith(folder)]) > 1
     check_new_start(root, latest=name_at(1, 6))
     assert [key for key in tree(root) if key.startswith(folder)] == [f"{folder}/COMMIT"]
-
-
-def test_takeover_before_second_fence_check_prevents_commit(root):
-    old = started(root, 4, 6, save=EVERY_STEP)
-    pause, handle = begin_paused_save(old, 8, operations={"list"}, key="attempts", nth=2)
-    newer = started(root)
-    begun = len(old.storage.calls)
-    pause.go()
-    assert isinstance(handle.exception(), StaleAttemptError)
-    assert not [call for call in old.storage.calls[begun:] if call.operation in {"create", "write", "delete"}]
-    assert_stopped(old)
-    assert newer.saved_at(8) == name_at(2, 8)
 
 
 def test_takeover_during_retention_spares_newer_attempt(new_root):
@@ -583,18 +556,6 @@ def test_unparsable_commit_keeps_data_and_frozen_shards(root):
     assert kept.items() <= tree(root).items()
     assert name_at(1, 4) not in committed(root)
     assert life.manager.latest().name == name_at(2, 11)
-
-
-def test_parent_is_kept_until_second_own_commit(root):
-    started(root, 4, 6, 8, keep=KeepLatest(3))
-    life = Life(root, keep=KeepLatest(1))
-    life.restore(name_at(1, 4))
-    life.saved_at(5)
-    assert name_at(1, 4) in committed(root)
-    life.saved_at(6)
-    assert name_at(1, 4) not in committed(root)
-    # What the branch left behind is not on its lineage.
-    assert {name_at(1, 6), name_at(1, 8)} <= set(committed(root))
 
 
 def test_takeover_is_reported_without_readable_document(root):

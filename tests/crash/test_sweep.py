@@ -45,13 +45,6 @@ def reads(storage):
     return [key for call in storage.calls if call.operation == "read" for key in call.keys]
 
 
-def test_committed_folders_are_not_read(root):
-    storage, document = owner(root)
-    assert sweep(storage, document, has_mirror=False) == []
-    assert reads(storage) == ["attempts/000002.json"]  # the fence's
-    assert len(committed(root)) == 2
-
-
 def test_sweep_reads_only_void_sized_commits_with_data(root):
     killed_saving(root, 8)
     storage, document = owner(root)
@@ -167,17 +160,6 @@ def test_late_creator_of_run_json_survives_its_clearing(root, monkeypatch):
     monkeypatch.setattr(os, "link", late)
     assert create_once(LocalStorage(root), "run.json", b"{}") == theirs
     assert sorted(path.name for path in root.iterdir() if path.is_file()) == ["run.json"]
-
-
-def test_they_are_cleared_right_after_a_fence_check(root):
-    storage, document = owner(root)
-    sweep(storage, document, has_mirror=False)
-    operations = [(call.operation, call.keys[0]) for call in storage.calls]
-    at = operations.index(("list", "attempts"))
-    assert operations[at + 1] == ("read", "attempts/000002.json")
-    assert operations[at + 2 : at + 7] == [
-        ("clear_unfinished", prefix) for prefix in ("attempts/", "checkpoints/", "frozen/", "events/", "run.json")
-    ]
 
 
 def test_who_was_overtaken_clears_nothing(root):

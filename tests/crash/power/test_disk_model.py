@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -17,65 +12,6 @@ from support.disk import Cut, Disk, cuts, nothing
 
 from ckptkit.storage.system_calls import SYSTEM
 from ckptkit.testing.faults import Fault
-
-from .traced_program import BEGIN
-
-# Of Linux, what changes a file system or waits for a disk, and what the recorder calls it.
-TRACED = {
-    **dict.fromkeys(["open", "openat", "openat2", "creat"], "open"),
-    **dict.fromkeys(["write", "writev", "pwrite64", "pwritev", "pwritev2"], "write"),
-    **dict.fromkeys(["truncate", "ftruncate"], "truncate"),
-    **dict.fromkeys(["fsync", "fdatasync"], "fsync"),
-    **dict.fromkeys(["link", "linkat"], "link"),
-    **dict.fromkeys(["unlink", "unlinkat"], "unlink"),
-    **dict.fromkeys(["mkdir", "mkdirat"], "mkdir"),
-    **dict.fromkeys(["rename", "renameat", "renameat2"], "rename"),
-    "rmdir": "rmdir",
-    # Never called: were they, the recorder would not know them.
-    **{call: call for call in ("symlink", "symlinkat", "mknod", "fallocate", "copy_file_range", "sendfile", "splice")},
-    **{call: call for call in ("sync", "syncfs", "sync_file_range", "fchmod", "chmod", "utimensat")},
-}
-_CALL = re.compile(r"(\w+)\((.*)")
-_PATHS = re.compile(r'"(/[^"]*)"|\d+<(/[^>]*)>')
-
-
-def traced(text: str, folder: Path) -> Iterator[tuple[str, str]]:
-    """What ``strace -f -y`` wrote, as operations and keys below ``folder``, in order."""
-    for line in text.splitlines():
-        match = _CALL.match(line.split(maxsplit=1)[1])  # behind the thread's number
-        if match is None:
-            continue  # the end of a call that was told, an exit or a signal
-        name, arguments = match[1], match[2].rpartition(" = ")[0] or match[2]
-        if TRACED[name] == "open" and not re.search("O_CREAT|O_TRUNC|O_WRONLY|O_RDWR", arguments):
-            continue
-        paths = [one or other for one, other in _PATHS.findall(arguments)]
-        below = [path.removeprefix(f"{folder}/") for path in paths if path.startswith(f"{folder}/")]
-        if below:
-            yield "rmdir" if "AT_REMOVEDIR" in arguments else TRACED[name], below[-1]
-        elif str(folder) in paths:
-            yield TRACED[name], ""
-
-
-@pytest.mark.extended
-def test_recorder_sees_every_call_of_the_kernel(tmp_path):
-    """By strace, which `apt-get install strace` brings; skipped where it is not, or may not trace."""
-    folder, calls, trace = tmp_path / "disk", tmp_path / "calls.json", tmp_path / "trace"
-    folder.mkdir()
-    calls_of_interest = f"trace={','.join(f'?{one}' for one in TRACED)}"
-    command = ["strace", *["-f", "-y", "-s", "0", "-o"], str(trace), "-e", calls_of_interest]
-    try:
-        subprocess.run([*command, "true"], check=True, capture_output=True, timeout=60)
-    except (FileNotFoundError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"strace is not installed, or may not trace here: {error}")
-    program = [sys.executable, "-m", "crash.power.traced_program", str(folder), str(calls)]
-    tests = Path(__file__).parents[2]
-    done = subprocess.run([*command, *program], cwd=tests, check=False, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr
-    recorded = [tuple(one) for one in json.loads(calls.read_text())]
-    assert {operation for operation, _ in recorded} >= {"open", "write", "fsync", "link", "rename", "unlink", "rmdir"}
-    assert len(recorded) > 500
-    seen = list(traced(trace.read_text(), folder))
-    assert seen[seen.index(("mkdir", BEGIN)) + 1 :] == recorded
 
 
 @pytest.fixture

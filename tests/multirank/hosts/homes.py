@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 
 def opened(home: str, **options: Any) -> tuple[str, dict[str, Any] | None]:
-    """The root and the ``storage_options`` of a home.
-
-    Args:
-        home: As in `multirank.hosts.life.Life`.
-        options: Of a storage on the network.
-    """
+    """The root and the ``storage_options`` of a home, as in `multirank.hosts.life.Life`."""
     if home.startswith("http://"):
         address, _, folder = home.removeprefix("http://").partition("/")
         return f"s3://{folder}", {**options, "endpoint_url": f"http://{address}"}
@@ -28,10 +23,6 @@ def checkpoints(cluster: Cluster, home: str) -> list[tuple[str, int]]:
     """The names of the checkpoints that lie at a home, and their micro-steps, the oldest first.
 
     A host that serves the home looks itself, so its cable may be cut.
-
-    Args:
-        cluster: Has the bucket.
-        home: As for `opened`, of a certain host.
     """
 
     def look() -> list[tuple[str, int]]:

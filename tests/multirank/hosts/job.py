@@ -31,7 +31,7 @@ class Job:
         hosts: One rank each; the first one has the scheduler.
         notes: Made for it; not on any host.
         life: Without notes and world size.
-        how: It is started: by MindSpore's environment variables, or by an msrun on each host.
+        how: By MindSpore's environment variables, or by an msrun on each host.
     """
 
     def __init__(
@@ -108,11 +108,7 @@ class Job:
         return [one.end(limit) for one in self.ranks]
 
     def reports(self) -> list[dict[str, Any]]:
-        """What each rank found at the end.
-
-        Raises:
-            AssertionError: If a rank failed; says why.
-        """
+        """What each rank found at the end; AssertionError if one failed."""
         for one in self.ranks:
             one.expect(0)
         return [json.loads(self.life.report(rank).read_text()) for rank in range(self.life.world_size)]
@@ -132,17 +128,7 @@ class Job:
 
 
 def assert_continues(reference: Job, began: int, last: Job, *before: Job) -> None:
-    """See that lives make up the undisturbed one, in every bit of every rank.
-
-    Args:
-        reference: The undisturbed life, of as many ranks.
-        began: The micro-steps with which the last life began.
-        last: It came to the end.
-        before: Lives that were cut off.
-
-    Raises:
-        AssertionError: If not; says which rank, micro-step and leaf.
-    """
+    """See that lives make up the undisturbed one, in every bit of every rank; the last one came to the end."""
     reports = last.reports()
     assert [one["began"] for one in reports] == [began] * len(reports)
     for rank, expected in enumerate(reference.traces()):

@@ -128,14 +128,7 @@ def options(life: Life) -> dict[str, Any]:
 
 
 def mirror(where: str, connected: dict[str, Any] | None, *, every: float = 0, **how: Any) -> ck.Mirror:
-    """A mirror that keeps all.
-
-    Args:
-        where: Its URL.
-        connected: Its ``storage_options``.
-        every: Seconds.
-        how: Other options.
-    """
+    """A mirror that keeps all; ``every`` in seconds, others as of `ckptkit.Mirror`."""
     pace = timedelta(seconds=every)
     return ck.Mirror(where, keep=ck.KeepLatest(100), every=pace, storage_options=connected, **how)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.hosts.cluster import Cluster, Host
-from support.hosts.faults import HostLost, LinkDown, SlowLink, StorageReboot
+from support.hosts.faults import HostLost, LinkDown, StorageReboot
 from support.hosts.running import until
 
 from multirank.hosts.homes import checkpoints, newest
@@ -28,12 +28,7 @@ Undisturbed = Callable[[int], Job]
 
 
 class Tiers:
-    """A job whose chain is memory, neighbour and bucket.
-
-    Args:
-        cluster: Its first host trains, the second one is the neighbour.
-        folder: For notes.
-    """
+    """A job whose chain is memory, neighbour and bucket; the first host trains, the second one is the neighbour."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
@@ -58,22 +53,9 @@ class Tiers:
     def homes(self) -> tuple[str, str, str]:
         return ROOT, f"{self.neighbour.endpoint}/near/run", BUCKET
 
-    def start(
-        self,
-        *stand_still: int,
-        near: dict[str, Any] | None = None,
-        far: dict[str, Any] | None = None,
-        retry_for: float = 3,
-    ) -> Job:
-        """Start the next life.
-
-        Args:
-            stand_still: As in `Life`.
-            near: Further options of the neighbour.
-            far: Options of the bucket.
-            retry_for: As in `Life`.
-        """
-        mirrors = ({"required": False, **(near or {})}, far or {})
+    def start(self, *stand_still: int, far: dict[str, Any] | None = None, retry_for: float = 3) -> Job:
+        """Start the next life; ``far`` has options of the bucket, the others are of `Life`."""
+        mirrors = ({"required": False}, far or {})
         life = Life(homes=self.homes, mirrors=mirrors, stand_still=stand_still, retry_for=retry_for)
         self._lives.append(Job(self.cluster, [self.host], self._folder / f"life-{len(self._lives)}", life))
         return self._lives[-1]
@@ -194,19 +176,6 @@ def test_a_neighbour_that_is_away_for_a_while_gets_the_rest(tiers: Tiers, undist
     tiers.assert_all_have_the_end()
 
 
-def test_a_neighbour_cut_off_for_good_is_a_warning_at_the_end(tiers: Tiers, undisturbed: Undisturbed) -> None:
-    job = tiers.start(10)
-    job.wait_standing(10)
-    tiers.wait(job, 10, 10, 10)
-    cut = LinkDown(tiers.neighbour).begin()
-    job.go_on(10)
-    assert_continues(undisturbed(1), 0, job)
-    assert cut.fired == 1
-    assert "the mirror is not required, so the end does not wait for it any more" in job.ranks[0].text()
-    assert tiers.newest() == [END, 10, END]
-    assert job.lags()[-1] >= END - 12  # of the commits after 10, two may not have been counted yet
-
-
 def test_a_start_without_the_neighbour_and_one_with_it_again(tiers: Tiers, undisturbed: Undisturbed) -> None:
     first = tiers.start(10, 20)
     first.wait_standing(10)
@@ -247,20 +216,3 @@ def test_storage_that_boots_holds_back_no_neighbour(tiers: Tiers, undisturbed: U
     job.go_on(20)
     assert_continues(undisturbed(1), 0, job)
     tiers.assert_all_have_the_end()
-
-
-def test_bandwidth_leaves_a_slow_cable_to_the_bucket(tiers: Tiers, undisturbed: Undisturbed) -> None:
-    """At a byte a second nothing comes to the neighbour while it trains; the end does not wait for that."""
-    job = tiers.start(10, 20, near={"bandwidth": 1})
-    job.wait_standing(10)
-    tiers.wait(job, 10, None, 10)
-    with SlowLink(tiers.host, kilobits=256) as slow:
-        job.go_on(10)
-        job.wait_standing(20)
-        tiers.wait(job, 20, None, 20)
-        job.go_on(20)
-        assert_continues(undisturbed(1), 0, job)
-        assert slow.fired > 10
-    assert job.lags()[19] >= 19
-    tiers.assert_all_have_the_end()
-    assert len(tiers.names(1)) == 2  # the one that was under way for all that time, and the last one

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from support.hosts.cluster import Cluster
 from support.hosts.faults import HostLost, LinkDown, PacketLoss, SlowLink, StorageReboot
-from support.hosts.namespace import MEMORY, PREFIX, run, sweep
+from support.hosts.namespace import run
 from support.hosts.running import until
 
 pytestmark = pytest.mark.extended
@@ -25,20 +22,6 @@ who = {"Authorization": "AWS4-HMAC-SHA256 Credential=t/t/us-east-1/s3/t"}
 data = urllib.request.urlopen(urllib.request.Request(sys.argv[1], headers=who), timeout=60).read()
 print(len(data), time.monotonic() - began)
 """
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from support.hosts.cluster import Cluster
-cluster = Cluster(1, Path(sys.argv[1]))
-cluster.hosts[0].start(sys.executable, "-c", "import signal; signal.pause()", log=Path(sys.argv[1], "log"))
-print("made", flush=True)
-signal.pause()
-"""
-
-
-def namespaces() -> set[str]:
-    mine = f"{PREFIX}-{os.getpid()}-"
-    return {line.split()[0] for line in run("ip", "netns", "list").splitlines() if line.startswith(mine)}
 
 
 def keys(cluster: Cluster) -> list[str]:
@@ -63,48 +46,6 @@ def test_hosts_reach_each_other_and_nothing_else(cluster):
     assert cluster.hosts[0].address not in run("ip", "addr")  # no card of this machine is on that switch
     routes = [host.namespace.ip("route").split()[0] for host in cluster.everyone]
     assert routes == ["10.77.0.0/24"] * 4  # and there is no way out
-
-
-def test_everything_is_gone_after_a_failed_test(tmp_path):
-    before = namespaces()
-    started = []
-
-    def fails():
-        with Cluster(1, tmp_path / "hosts") as cluster:
-            host = cluster.hosts[0]
-            running = host.start(*FOREVER, log=tmp_path / "log")
-            assert until(lambda: running.pid in host.namespace.pids(), "it runs", alive=[running])
-            (host.memory / "file").write_text("x")
-            started.append((running, host.memory))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fails()
-    ((running, memory),) = started
-    assert running.returncode == -9
-    assert not memory.exists()
-    assert list((tmp_path / "hosts").iterdir()) == []
-    assert namespaces() == before
-
-
-def test_what_a_killed_test_left_is_swept(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED, tmp_path], stdout=subprocess.PIPE, env=environment, text=True
-    ) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == "made\n"
-        places = (Path("/var/run/netns"), Path(MEMORY))
-
-        def left() -> int:
-            return sum(1 for place in places for _ in place.glob(f"{PREFIX}-{owner.pid}-*"))
-
-        assert left() == 4  # switch, storage host and host, and the folder of memories
-        sweep()
-        assert left() == 4  # its maker lives
-        owner.kill()
-    sweep()
-    until(lambda: not left(), "this process or another one swept it")
 
 
 def test_a_lost_host_has_nothing_and_another_is_empty(cluster, tmp_path):
@@ -165,34 +106,3 @@ def test_storage_boots_with_what_its_disk_has(cluster, keeps):
     if not keeps:
         storage.make_bucket("runs")
     assert keys(cluster) == (["a/2"] if keeps else [])
-
-
-def test_storage_keeps_marks_and_tags_of_parts(cluster):
-    def upload(bucket):
-        begun = bucket.client.create_multipart_upload(Bucket="runs", Key="big", Metadata={"mark": "me"})
-        where = {"Bucket": "runs", "Key": "big", "UploadId": begun["UploadId"]}
-        parts = [bytes([number]) * (5 << 20) for number in range(2)]
-        tags = [
-            bucket.client.upload_part(**where, PartNumber=number, Body=part)["ETag"]
-            for number, part in enumerate(parts, 1)
-        ]
-        named = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
-        bucket.client.complete_multipart_upload(**where, MultipartUpload={"Parts": named})
-
-    def head(bucket):
-        found = bucket.client.head_object(Bucket="runs", Key="big")
-        return found["ETag"], found["Metadata"], found["ContentLength"]
-
-    cluster.storage.look(upload, "runs")
-    before = cluster.storage.look(head, "runs")
-    assert before[1:] == ({"mark": "me"}, 10 << 20)
-    with StorageReboot(cluster.storage):
-        pass
-    assert cluster.storage.look(head, "runs") == before
-
-
-def test_a_process_that_ends_early_is_no_wait(cluster, tmp_path):
-    running = cluster.hosts[0].start("false", log=tmp_path / "log")
-    with pytest.raises(AssertionError, match="ended with 1 before: never"):
-        until(lambda: False, "never", alive=[running])
-    assert not running.lasts(timedelta(minutes=1))

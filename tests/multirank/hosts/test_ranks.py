@@ -65,7 +65,7 @@ def lose(cluster: Cluster, job: Job, rank: int) -> None:
     cluster.replace(lost)
 
 
-@pytest.mark.parametrize(("ranks", "how"), [(2, "variables"), (3, "variables"), (2, "msrun")])
+@pytest.mark.parametrize(("ranks", "how"), [(3, "variables"), (2, "msrun")])
 def test_ranks_go_on_with_a_host_replaced(
     cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed, ranks: int, how: How
 ) -> None:
