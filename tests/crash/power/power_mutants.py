@@ -60,6 +60,8 @@ HARMLESS: Mapping[str, Mapping[str, str]] = {
         **_of_removals("mirror"),
         "no fsync of mirror/.run.json.*.tmp": _NO_CONTENT,
     },
+    "copying": _of_writes("run"),
+    "pruning": _of_removals("unpruned"),
 }
 
 

@@ -51,7 +51,7 @@ each_other = pytest.mark.parametrize(  # mirroring has most calls, and what trai
     [pytest.param(name, marks=[pytest.mark.extended] * (name in ("mirroring", "exporting"))) for name in NAMES],
     indirect=True,
 )
-FOUND = {"training": 21, "mirroring": 35, "replacing": 2}  # mistakes in its log that are to be found
+FOUND = {"training": 21, "replacing": 2, "mirroring": 35, "copying": 20, "pruning": 2}  # mistakes in its log
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -185,7 +185,9 @@ def no_fsync() -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-@pytest.mark.parametrize("name", ["training", pytest.param("mirroring", marks=pytest.mark.extended), "replacing"])
+@pytest.mark.parametrize(
+    "name", [*list(FOUND)[:2], *(pytest.param(name, marks=pytest.mark.extended) for name in list(FOUND)[2:])]
+)
 def test_each_missing_fsync_would_be_found(stories, name, tmp_path):
     """And COMMIT put first, or removed last; a kind of fsync that nothing depends on is known as such."""
     made = mutants(quiet(stories[name], tmp_path / "disk").log)

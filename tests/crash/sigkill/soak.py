@@ -320,15 +320,18 @@ class Story:
             if late:
                 raise BrokenError(f"the old life reported {late}, and the new one had begun at {began['batches']}")
         for process in together:
-            own = 0
-            for said in process.said:
-                if said["what"] == "restored":
-                    own = max(own, said["batches"])
-                elif said["what"] == "reported":
-                    own = max(own, self.job.batches_of(said["name"]))
-                elif said["what"] == "uploaded":  # of all that this life had reported, the newest is at the mirror
-                    self._uploaded_at = max(self._uploaded_at, own)
-                self._reported_at = max(self._reported_at, own)
+            self._take(process)
+
+    def _take(self, process: Process) -> None:
+        own = 0
+        for said in process.said:
+            if said["what"] == "restored":
+                own = max(own, said["batches"])
+            elif said["what"] == "reported":
+                own = max(own, self.job.batches_of(said["name"]))
+            elif said["what"] == "uploaded":  # of all that this life had reported, the newest is at the mirror
+                self._uploaded_at = max(self._uploaded_at, own)
+            self._reported_at = max(self._reported_at, own)
 
     def finish(self) -> None:
         """Two lives that nobody kills, and what lies there then."""
