@@ -126,14 +126,6 @@ def test_shards_go_after_two_later_commits(root):
     assert frozen(root) == {"a000002", "a000004"}
 
 
-def test_shards_of_a_void_save_go_at_once(root):
-    started(root)
-    root.put(f"checkpoints/{name_at(1, 2)}/manifest.json", b"{}")
-    root.put(f"frozen/a000001/{'0' * 32}.safetensors", b"x")
-    started(root)
-    assert frozen(root) == set()
-
-
 class Quiet(CheckpointWatch):
     def plan(self, *args): ...
     def advance(self, *args): ...

@@ -275,20 +275,6 @@ def test_reader_and_start_beside_forgetting_are_not_misled(tmp_path, caplog):
     assert "passed over" not in caplog.text
 
 
-def test_document_forgotten_after_listing_is_no_damage(root, caplog):
-    """A start that has listed the attempts, while another one forgets some."""
-    tried(root, 2)
-
-    def forget():
-        (root / "attempts/000003.json").unlink()
-
-    fault = Fault(forget, operations={"read"}, key="attempts/000003.json")
-    assert Life(root, faults=[fault]).restore().checkpoint == AT_6
-    assert fault.fired == 1
-    assert attempts(tree(root))[4]["passed_over"] == []
-    assert audit(LocalStorage(root), Quiet()).is_fine
-
-
 def test_late_commit_of_forgotten_start_costs_nothing(root, caplog):
     """Its job stood still between its fence check and its COMMIT for as long as all the starts took."""
     history(root)

@@ -406,18 +406,6 @@ def test_branch_without_usable_commit_is_not_repeated(new_root):
         assert Life(root).restore(chosen, rewind=True).checkpoint == chosen
 
 
-def test_start_that_died_sets_no_commit_aside(root):
-    """It had looked before that commit, and died before its second look."""
-    started(root, 4, 6, keep=KeepLatest(3))
-    went_back = Life(root)
-    went_back.restore(name_at(1, 4))
-    late = Life(root, faults=[Fault(lambda: went_back.saved_at(5), operations={"create"}, key="attempts/*")])
-    late.storage.inject(Fault("kill", operations={"create"}, key="attempts/*", when="after"))
-    with pytest.raises(Killed):
-        late.restore()
-    check_new_start(root, latest=name_at(2, 5))
-
-
 def test_branch_that_cannot_be_told_is_error(root):
     """What was committed since must not be set aside because a document on the way to it is damaged."""
     started(root, 4, 6, 8, keep=KeepLatest(3))
@@ -556,10 +544,3 @@ def test_unparsable_commit_keeps_data_and_frozen_shards(root):
     assert kept.items() <= tree(root).items()
     assert name_at(1, 4) not in committed(root)
     assert life.manager.latest().name == name_at(2, 11)
-
-
-def test_takeover_is_reported_without_readable_document(root):
-    old = started(root, 4, save=EVERY_STEP)
-    started(root)
-    old.storage.inject(Fault("error", operations={"read"}, key="attempts/000002.json", times=None))
-    assert_stopped(old)

@@ -262,3 +262,14 @@ def test_policies_of_others_need_not_know_certificates(tmp_path):
     _, one = retention(tmp_path, Mine())
     one.prune()
     assert committed(tmp_path) == [name_at(1, batches) for batches in (2, 6, 8)]
+
+
+def test_storage_that_reads_nothing_is_no_unreadable_commit(root):
+    started(root, 2, 4, 6, keep=ALL)
+    storage, keeping = retention(root, KeepLatest(2))
+    unread = storage.inject(Fault("error", operations={"read"}, key="*/COMMIT", times=None))
+    unlisted = storage.inject(Fault("error", operations={"list"}, key="attempts"))
+    with pytest.raises(StorageError, match="injected failure before list"):
+        keeping.prune()
+    assert unread.fired
+    assert unlisted.fired == 1

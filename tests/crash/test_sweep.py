@@ -64,7 +64,8 @@ def test_sweep_reads_only_void_sized_commits_with_data(root):
 def test_incomplete_walk_keeps_listed_frozen_shards(root, monkeypatch):
     started(root, 8)
     storage, document = owner(root)
-    monkeypatch.setattr(storage, "walk", lambda prefix: {})
+    walk = storage.walk
+    monkeypatch.setattr(storage, "walk", lambda prefix: {} if prefix.startswith("checkpoints/") else walk(prefix))
     before = tree(root)
     assert sweep(storage, document, has_mirror=False) == []
     assert tree(root) == before
@@ -107,17 +108,24 @@ def test_late_commit_keeps_its_frozen_shards(root):
     assert any(key.startswith("frozen/a000002/") for key in before)
 
 
-def test_commit_before_void_keeps_frozen_shards(root):
-    """Its folder was not there at the walk at all."""
-    started(root, 8)
-    storage, document = owner(root)
-    moved = root.parent / "moved"
-    os.rename(root / "checkpoints" / AT_8, moved)
-    back = Fault(lambda: os.rename(moved, root / "checkpoints" / AT_8), operations={"list"}, key="frozen", when="after")
-    storage.inject(back)
-    sweep(storage, document, has_mirror=False)
-    assert back.fired == 1
-    check_new_start(root, latest=AT_8)
+def test_commit_before_void_keeps_frozen_shards(tmp_path):
+    """Its folder was not there at the walk at all, or not even when the shards were to go."""
+    rows = [{"operations": {"list"}, "key": "frozen"}, {"operations": {"walk"}, "key": "checkpoints/a*"}]
+    for number, where in enumerate(rows):
+        root = tmp_path / f"{number}"
+        history(root)
+        started(root, 8)
+        put(root, f"checkpoints/{name_at(2, 9)}/COMMIT", encode(Void(void_by="1" * 32)))  # else its shards stay anyway
+        storage, document = owner(root)
+        moved = tmp_path / "moved"
+        os.rename(root / "checkpoints" / AT_8, moved)
+        back = Fault(
+            lambda root=root, moved=moved: os.rename(moved, root / "checkpoints" / AT_8), when="after", **where
+        )
+        storage.inject(back)
+        sweep(storage, document, has_mirror=False)
+        assert back.fired == 1
+        check_new_start(root, latest=AT_8)
 
 
 # By the place of a file whose write has not ended, whether a second attempt clears it.

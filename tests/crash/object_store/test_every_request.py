@@ -119,6 +119,13 @@ def undisturbed(made, patient, proxy):
     assert committed(root) == [AT_8, AT_10]
     assert root.uploads() == []
     assert not any(key.startswith("frozen/a000001") for key in tree(root))
+    done = Counter((one.method, one.query.partition("=")[0]) for one in requests)
+    assert done["POST", "uploads"] == done["POST", "uploadId"] == 6  # three shards of each save
+    assert sum("partNumber" in one.query for one in requests) == 12
+    # The probe's two, the attempt, two COMMITs, two of events.
+    assert sum(is_decisive(one) for one in requests) == 6 + 7
+    assert sum("range" in one.headers for one in requests) > 10
+    assert {one.method for one in requests} == {"GET", "PUT", "POST", "DELETE"}
     return sorted(tree(root)), shards(root), requests
 
 
@@ -166,17 +173,6 @@ def struck(proxy, undisturbed):
                 yield what, injected(proxy, what, RequestFault(action, method=methods, nth=nth))
 
     return each
-
-
-def test_undisturbed_run_makes_every_request_kind(undisturbed):
-    _, _, requests = undisturbed
-    done = Counter((one.method, one.query.partition("=")[0]) for one in requests)
-    assert done["POST", "uploads"] == done["POST", "uploadId"] == 6  # three shards of each save
-    assert sum("partNumber" in one.query for one in requests) == 12
-    # The probe's two, the attempt, two COMMITs, two of events.
-    assert sum(is_decisive(one) for one in requests) == 6 + 7
-    assert sum("range" in one.headers for one in requests) > 10
-    assert {one.method for one in requests} == {"GET", "PUT", "POST", "DELETE"}
 
 
 @pytest.mark.parametrize("share", ["decisive", pytest.param("all", marks=pytest.mark.extended)])

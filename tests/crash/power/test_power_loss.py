@@ -135,6 +135,7 @@ def at_end(disk: Disk) -> Cut:
 
 
 @each
+@pytest.mark.parametrize("story", [name for name in NAMES if name != "exporting"], indirect=True)
 def test_what_was_reported_survives_any_cut(story, share, tmp_path):
     disk = quiet(story, tmp_path / "disk")
     chosen = list(cuts(disk.log, Random(1), many=None if share == "all" else 2))

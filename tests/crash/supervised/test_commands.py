@@ -147,15 +147,6 @@ def test_signal_that_nobody_below_knows_ends_the_job(tmp_path: Path) -> None:
     assert job.left() == []
 
 
-def test_stdin_that_is_closed_is_no_script(tmp_path: Path) -> None:
-    whole = shlex.join([sys.executable, "-m", "ckptkit", "run", "--", "echo", "-"])
-    environment = {**os.environ, **python_path()}
-    done = subprocess.run(
-        [SHELL, "-c", f"{whole} <&-"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "-\n"), done.stderr
-
-
 def test_script_in_a_file_on_stdin_is_read_again_by_each_life(tmp_path: Path) -> None:
     planned(tmp_path, ("killed", 25))
     with JOB.open("rb") as script:

@@ -18,7 +18,6 @@ from typing import Any
 
 import mindspore as ms
 import mindspore.dataset as ds
-import numpy as np
 from exactness.equivalence.training import Trace
 from mindspore import nn
 from mindspore.communication import init
@@ -26,6 +25,7 @@ from mindspore.communication import init
 import ckptkit as ck
 from multirank.hosts.homes import opened
 from multirank.msrun.job import Net
+from multirank.msrun.life import Digits, Plain
 
 SAMPLES, GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 24, 12, 2, 3  # for one, two, three and six ranks
 STAND_STILL_SECONDS = 240
@@ -94,17 +94,6 @@ class Life:
         return Path(self.notes, f"rank-{rank}.json")
 
 
-class Digits:
-    """Samples whose number is what they are drawn from."""
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, number: int):
-        rng = np.random.default_rng(number)
-        return rng.normal(size=6).astype(np.float32), rng.normal(size=3).astype(np.float32)
-
-
 def pause(life: Life, rank: int, at: int) -> None:
     """Stand still after a micro-step, if the life is to."""
     if at not in life.stand_still:
@@ -158,20 +147,9 @@ class Kept(ck.CheckpointCallback):
         pause(self._life, self._rank, params.cur_step_num)
 
 
-class Plain(ms.train.Callback):
-    """Traces an undisturbed training."""
-
-    def __init__(self, trace: Trace) -> None:
-        super().__init__()
-        self._trace = trace
-
-    def on_train_step_end(self, run_context) -> None:
-        self._trace.step(run_context.original_args())
-
-
 def data() -> ds.Dataset:
     order = ck.data.GlobalSampler(SAMPLES, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=5)
-    source = ck.data.Augmented(Digits(), lambda sample, rng: (sample[0] + rng.random() / 64, sample[1]), seed=5)
+    source = ck.data.Augmented(Digits(SAMPLES), lambda sample, rng: (sample[0] + rng.random() / 64, sample[1]), seed=5)
     return source.dataset(["x", "y"], ranks=order).batch(MICRO_BATCH)
 
 

@@ -80,10 +80,13 @@ class Life:
 
 
 class Digits:
-    """Samples whose number is their first column."""
+    """Samples whose number is what they are drawn from."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
 
     def __len__(self) -> int:
-        return SAMPLES
+        return self._samples
 
     def __getitem__(self, number: int):
         rng = np.random.default_rng(number)
@@ -136,7 +139,7 @@ class Plain(ms.train.Callback):
 
 def data(life: Life) -> ds.Dataset:
     order = ck.data.GlobalSampler(SAMPLES, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=5)
-    source = ck.data.Augmented(Digits(), lambda sample, rng: (sample[0] + 0 * rng.random(), sample[1]), seed=5)
+    source = ck.data.Augmented(Digits(SAMPLES), lambda sample, rng: (sample[0] + 0 * rng.random(), sample[1]), seed=5)
     return source.dataset(["x", "y"], ranks=order).batch(MICRO_BATCH)
 
 

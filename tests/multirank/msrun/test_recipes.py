@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ STAND_INS = Path(__file__).parent / "slurm"
 
 
 class Recipe:
-    """One start of a recipe, in a session of its own."""
+    """One start of a recipe, in a session of its own; a context manager that ends it."""
 
     def __init__(self, script: str, folder: Path, **variables: str) -> None:
         self.root = folder / "run"
@@ -36,34 +36,28 @@ class Recipe:
                 start_new_session=True,
             )
 
+    def __enter__(self) -> Recipe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
     def commits(self) -> int:
         return len(list(self.root.glob("checkpoints/*/COMMIT")))
 
     def exit_code(self) -> int:
-        try:
-            return self.process.wait(LIMIT.total_seconds())
-        except subprocess.TimeoutExpired as error:
-            raise LaunchError(f"no end within {LIMIT}\n{self.log.read_text()}") from error
+        return self.process.wait(LIMIT.total_seconds())
 
     def kill_at_the_first_commit(self, rank: Callable[[], int]) -> None:
         until = time.monotonic() + LIMIT.total_seconds()
         while not self.commits():
-            if time.monotonic() > until or self.process.poll() is not None:
-                raise LaunchError(f"it never saved\n{self.log.read_text()}")
+            assert time.monotonic() < until, self.log.read_text()
+            assert self.process.poll() is None, self.log.read_text()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.02)
         os.kill(rank(), signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def started(script: str, folder: Path, variables: Mapping[str, str]) -> Iterator[Recipe]:
-    recipe = Recipe(script, folder, **variables)
-    try:
-        yield recipe
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(recipe.process.pid, signal.SIGKILL)
-        recipe.process.wait()
 
 
 def worker_of(msrun: int, rank: int) -> int:
@@ -83,11 +77,11 @@ def test_msrun_exits_1_after_killed_rank_then_resumes(tmp_path: Path) -> None:
     def variables() -> dict[str, str]:
         return {"PORT": str(free_port()), "LOGS": str(tmp_path / "logs")}
 
-    with started("msrun.sh", tmp_path, variables()) as first:
+    with Recipe("msrun.sh", tmp_path, **variables()) as first:
         first.kill_at_the_first_commit(lambda: worker_of(first.process.pid, 1))
         assert first.exit_code() == 1
     commits = first.commits()
-    with started("msrun.sh", tmp_path, variables()) as second:
+    with Recipe("msrun.sh", tmp_path, **variables()) as second:
         assert second.exit_code() == 0, second.log.read_text()
     assert second.commits() > commits
     for rank in range(2):
@@ -120,11 +114,11 @@ def test_slurm_requeues_after_killed_rank_then_resumes(tmp_path: Path) -> None:
             "STAND_IN": str(tmp_path),
         }
 
-    with started("slurm.sh", tmp_path, variables(0)) as first:
+    with Recipe("slurm.sh", tmp_path, **variables(0)) as first:
         first.kill_at_the_first_commit(lambda: int((tmp_path / "task-1.pid").read_text()))
         assert first.exit_code() == 128 + signal.SIGKILL
     assert (tmp_path / "requeued").read_text().split() == [number]
-    with started("slurm.sh", tmp_path, variables(1)) as second:
+    with Recipe("slurm.sh", tmp_path, **variables(1)) as second:
         assert second.exit_code() == 0, second.log.read_text()
     output = second.log.read_text()
     assert "resuming from a000001-c0000000020-m0000" in output
