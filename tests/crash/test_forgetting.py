@@ -190,6 +190,8 @@ def test_branch_of_failed_start_is_remembered(root):
     life.restore(name_at(1, 4), rewind=True)
     failed(root, 8)
     assert numbers(root) == [1, 2, 8, 9, 10]
+    Life(root).restore(name_at(1, 4), rewind=True)  # one that is sent back by name removes no others
+    assert numbers(root) == [1, 2, 8, 9, 10, 11]
     check_new_start(root, latest=name_at(1, 4))
 
 

@@ -166,7 +166,10 @@ def struck(proxy, undisturbed):
             # Parts go out beside each other, in any order; what is asked and answered comes in one.
             methods, nth = (("GET", "POST"), seen["answer"] + 1) if has_answer else (None, index + 1)
             seen["answer"] += has_answer
-            if share == "all" or (is_decisive(one) and (kind := kind_of(one)) not in kinds and not kinds.add(kind)):
+            kind = kind_of(one)
+            is_first = is_decisive(one) and kind[2] in ("", "attempts", "COMMIT") and kind not in kinds
+            kinds.add(kind)
+            if share == "all" or is_first:
                 action = actions[turns[one.method] % len(actions)]
                 turns[one.method] += 1
                 what = f"{action} at request {index}: {one.method} {one.path}?{one.query}"
