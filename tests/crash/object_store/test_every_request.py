@@ -168,7 +168,7 @@ def struck(proxy, undisturbed):
             seen["answer"] += has_answer
             kind = kind_of(one)
             is_first = is_decisive(one) and kind[2] in ("", "attempts", "COMMIT") and kind not in kinds
-            kinds.add(kind)
+            kinds |= {kind} if is_first else set()
             if share == "all" or is_first:
                 action = actions[turns[one.method] % len(actions)]
                 turns[one.method] += 1
