@@ -175,6 +175,17 @@ def test_voids_below_two_newer_commits_go(root):
     check_new_start(root, latest=name_at(5, 10))
 
 
+def test_commits_off_the_lineage_let_no_void_go(root):
+    tried(root, 1, saving={0})  # attempt 2
+    started(root, 8)  # attempt 3
+    life = Life(root)
+    life.restore(AT_6, rewind=True)
+    life.saved_at(9)
+    started(root)
+    assert name_at(2, 8) in folders(tree(root)).void  # a start may take AT_6, which is older than it
+    check_new_start(root, latest=name_at(4, 9))
+
+
 def test_stray_file_beside_voids_stops_no_start(root):
     """Such as what a file manager or a network file system leaves in ``checkpoints/``."""
     tried(root, 3, saving={0, 1, 2})
