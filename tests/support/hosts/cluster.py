@@ -9,7 +9,6 @@ is cut first. Folders are below that of the test, but for memories, which are on
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -17,7 +16,6 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 from typing_extensions import Self
 
@@ -123,19 +121,6 @@ class Host:
                 return function(Bucket(bucket, self.endpoint, client))
 
         return self.call(looking)
-
-    def senders(self, folder: Path, bucket: str) -> dict[str, str]:
-        """The address that each object of a bucket of its server came from, by key.
-
-        Args:
-            folder: The server's.
-            bucket: Its name.
-        """
-        found = {}
-        for file in (folder / bucket).glob("[!.]*"):
-            with file.open("rb") as lines:
-                found[unquote(file.name)] = json.loads(lines.readline())["from"]
-        return found
 
     def make_bucket(self, name: str) -> None:
         """Make an empty bucket at its server."""
