@@ -33,10 +33,14 @@ def shown(caplog):
 
 @pytest.fixture
 def unseeded():
-    """NumPy's global generator is as in a process that has set no seed and drawn nothing."""
+    """NumPy's global generator is as in a process that has set no seed and drawn nothing; gives what does it anew."""
     before = np.random.get_bit_generator()
-    np.random.set_bit_generator(np.random.MT19937())
-    words_drawn_unseeded.cache_clear()
-    yield
+
+    def begin():
+        np.random.set_bit_generator(np.random.MT19937())
+        words_drawn_unseeded.cache_clear()
+
+    begin()
+    yield begin
     np.random.set_bit_generator(before)
     words_drawn_unseeded.cache_clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import types
 
 import mindspore as ms
@@ -49,24 +48,19 @@ def interrupted(root, model, at=3, callback=None):
         checkpoints(root).train(model, 2, pipeline(), callbacks=callback or Interrupt(at))
 
 
-@pytest.mark.parametrize("again", ["the model", "its parts"])
-def test_trained_parameters_begin_no_run(root, again):
+def test_trained_parameters_begin_no_run(root, tmp_path):
+    """Neither the model nor another one of its parts; another run may begin with them, and new ones begin this one."""
     parts = Parts()
     model = parts.foreign()
     interrupted(root, model)
     before = tensors(model.train_network)
-    with pytest.raises(ck.ResumeError, match=MESSAGE):
-        checkpoints(root).train(model if again == "the model" else parts.foreign(), 2, pipeline())
+    for again in (model, parts.foreign()):
+        with pytest.raises(ck.ResumeError, match=MESSAGE):
+            checkpoints(root).train(again, 2, pipeline())
     assert tensors(model.train_network) == before
     assert ck.CheckpointManager(root).checkpoints() == []
-
-
-def test_trained_parameters_in_new_cell_begin_no_run(root):
-    """The new `AccumulationTrainCell` has counted nothing."""
-    parts = Parts()
-    interrupted(root, parts.own())
-    with pytest.raises(ck.ResumeError, match=MESSAGE):
-        checkpoints(root).train(parts.own(), 2, pipeline())
+    assert checkpoints(tmp_path / "second phase").train(model, 1, pipeline()).batches_delivered == 0
+    assert checkpoints(root).train(Parts().foreign(), 1, pipeline()).batches_delivered == 0
 
 
 class Counting(Mlp):
@@ -84,6 +78,7 @@ class Counting(Mlp):
 
 @pytest.mark.skipif(not hasattr(nn.Cell, "register_buffer"), reason="this MindSpore has no buffers")
 def test_a_buffer_that_counted_begins_no_run(root):
+    """The new `AccumulationTrainCell` has counted nothing."""
     parts = Parts(Counting)
     interrupted(root, parts.own(), at=1)
     with pytest.raises(ck.ResumeError, match=f"and calls changed since: a run {MESSAGE}"):
@@ -99,15 +94,6 @@ def test_imported_weights_bring_back_no_moments(root, tmp_path):
         checkpoints(root).train(model, 2, pipeline())
 
 
-def test_parameters_built_anew_begin_again(root, tmp_path):
-    whole = Parts().foreign()
-    checkpoints(tmp_path / "whole").train(whole, 2, pipeline())
-    interrupted(root, Parts().foreign())
-    again = Parts().foreign()
-    checkpoints(root).train(again, 2, pipeline())
-    assert tensors(again.train_network) == tensors(whole.train_network)
-
-
 class Mistake(Callback):
     """Fails before anything is trained."""
 
@@ -120,16 +106,6 @@ def test_a_start_that_trained_nothing_may_be_repeated(root):
     interrupted(root, model, callback=Mistake())
     point = checkpoints(root).train(model, 2, pipeline())
     assert (point.checkpoint, point.complete) == (None, False)
-
-
-def test_trained_parameters_may_begin_another_run(root, tmp_path):
-    """As in a second phase of a script, whose first phase comes back from its own checkpoints."""
-    model = Parts().foreign()
-    checkpoints(tmp_path / "first").train(model, 1, pipeline())
-    assert checkpoints(root).train(model, 2, pipeline()).batches_delivered == 0
-    shutil.rmtree(root)
-    with pytest.raises(ck.ResumeError, match=MESSAGE):
-        checkpoints(root).train(model, 2, pipeline())
 
 
 class Drawn:
@@ -162,36 +138,39 @@ def shuffle(cell):
     np.random.permutation(3000)
 
 
-@pytest.mark.parametrize(
-    ("case", "is_named"),
-    [
-        ((lambda folder: pipeline(), lambda cell: None, 0), False),
-        ((lambda folder: pipeline(), own_weights, 0), True),
-        ((lambda folder: pipeline(), lambda cell: ms.set_seed(1) or shuffle(cell), 0), False),
-        ((lambda folder: pipeline(), lambda cell: None, 500), False),
-        ((lambda folder: Drawn(holds=True), lambda cell: None, 0), False),
-        ((text_file, shuffle, 0), False),
-        ((lambda folder: pipeline(), shuffle, 0), True),
-        ((lambda folder: Drawn(holds=False), lambda cell: None, 0), True),
-        ((lambda folder: list(np.random.normal(size=(50, 20))), lambda cell: None, 0), True),
-    ],
-    ids=["weights", "own-weights", "seeded", "by-name", "in-state", "files", "order", "loader", "list"],
-)
-def test_draws_that_no_checkpoint_holds_are_named(unseeded, shown, tmp_path, case, is_named):
+def nothing(cell):
+    pass
+
+
+DRAWS = {  # the data, what the script draws beside it, and how many numbers it draws and gives by name
+    "weights": (lambda folder: pipeline(), nothing, 0, False),
+    "own weights": (lambda folder: pipeline(), own_weights, 0, True),
+    "seeded": (lambda folder: pipeline(), lambda cell: ms.set_seed(1) or shuffle(cell), 0, False),
+    "by name": (lambda folder: pipeline(), nothing, 500, False),
+    "in state": (lambda folder: Drawn(holds=True), nothing, 0, False),
+    "files": (text_file, shuffle, 0, False),
+    "order": (lambda folder: pipeline(), shuffle, 0, True),
+    "loader": (lambda folder: Drawn(holds=False), nothing, 0, True),
+    "list": (lambda folder: list(np.random.normal(size=(50, 20))), nothing, 0, True),
+}
+
+
+def test_draws_that_no_checkpoint_holds_are_named(unseeded, caplog, tmp_path):
     """Each start without a seed has other data; weights that a script draws, and what it gives by name, are stored."""
-    make_data, draw, noise = case
-    data, cell = make_data(tmp_path), accumulation_cell()
-    draw(cell)
-    kept = types.SimpleNamespace(noise=np.random.normal(size=noise))
-    for strict in (False, True):
-        batches = ck.data.resumable(data, epochs=1)
-        state = ck.StateManager(cell, batches, strict=strict, kept=ck.attributes(kept, "noise"))
-        if strict and is_named:
-            with pytest.raises(ck.ResumeError, match="never seeded"):
+    for case, (make_data, draw, noise, is_named) in DRAWS.items():
+        begin_process()
+        unseeded()
+        caplog.clear()
+        data, cell = make_data(tmp_path), accumulation_cell()
+        draw(cell)
+        kept = types.SimpleNamespace(noise=np.random.normal(size=noise))
+        for strict in (False, True):
+            batches = ck.data.resumable(data, epochs=1)
+            state = ck.StateManager(cell, batches, strict=strict, kept=ck.attributes(kept, "noise"))
+            if strict and is_named:
+                with pytest.raises(ck.ResumeError, match="never seeded"):
+                    state.begin(str(tmp_path))
+            else:
                 state.begin(str(tmp_path))
-        else:
-            state.begin(str(tmp_path))
-    assert (
-        shown().count("numpy.random was never seeded, and more was drawn from it than MindSpore's initializers need")
-        == is_named
-    )
+        words = "numpy.random was never seeded, and more was drawn from it than MindSpore's initializers need"
+        assert caplog.text.count(words) == is_named, case

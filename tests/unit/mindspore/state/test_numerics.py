@@ -5,12 +5,14 @@ from __future__ import annotations
 import mindspore as ms
 import pytest
 from mindspore import nn, ops
+from support.memory import contents_of
 from support.training import begin_process, rng_digest
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
 
 ONES = ops.ones((4, 8)), ops.ones((4, 1))
+INPUTS = "the types of its inputs"
 
 
 class Noisy(nn.learning_rate_schedule.LearningRateSchedule):
@@ -21,6 +23,10 @@ class Noisy(nn.learning_rate_schedule.LearningRateSchedule):
     def construct(self, step):
         self.calls += 1
         return 0.1 + 0 * ops.rand(1)
+
+
+def plain(network):
+    return network
 
 
 def half(network):
@@ -36,7 +42,7 @@ def level_o1(network):
     return ms.amp.auto_mixed_precision(network, "O1")
 
 
-def training(change=lambda network: network, rate=0.1, **options):
+def training(change=plain, rate=0.1, **options):
     network = nn.SequentialCell(nn.Dense(8, 8), nn.Tanh(), nn.Dense(8, 1))
     loss = nn.WithLossCell(change(network), nn.MSELoss())
     cell = ck.AccumulationTrainCell(loss, nn.Momentum(loss.trainable_params(), rate, 0.9), 1).set_train()
@@ -44,89 +50,62 @@ def training(change=lambda network: network, rate=0.1, **options):
 
 
 @pytest.fixture
-def saved(root, monkeypatch):
-    """Returns what trains two updates and saves."""
-    monkeypatch.chdir(root.parent)  # MindSpore writes a rewritten network there
+def resume(tmp_path, monkeypatch, caplog):
+    """Trains two updates of the first training, and gives the log of what restores them into the second one."""
+    monkeypatch.chdir(tmp_path)  # MindSpore writes a rewritten network there
 
-    def save(*args):
-        cell, state = training(*args)
-        with ck.CheckpointManager(root) as manager:
-            manager.restore(state)
-            for _ in range(2):
-                cell(*ONES)
-            manager.save(state).result()
+    def resume(first, second=None, mode="pynative", **options):
+        begin_process(mode=mode)
+        cell, state = training(*first)
+        state.begin("runs/numerics")
+        for _ in range(2):
+            cell(*ONES)
+        contents = contents_of(state.capture(), "a000001-c0000000002-m0000")
+        begin_process(mode=mode)
+        caplog.clear()
+        cell, state = training(*(first if second is None else second), **options)
+        try:
+            state.apply(contents)
+        except ResumeError:
+            assert cell.counters.updates == 0
+            raise
+        return caplog.text
 
-    return save
-
-
-def restored(root, *args, **options):
-    begin_process()
-    with ck.CheckpointManager(root) as manager:
-        cell, state = training(*args, **options)
-        manager.restore(state)
-    return cell
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (half, "network._backbone computes in Float16, in the saved run in the types of its inputs."),
-        (head, "network._backbone.2 computes in Float16, in the saved run in the types of its inputs."),
-        (level_o1, "network._backbone computes in mixed types, in the saved run in the types of its inputs."),
-    ],
-)
-def test_other_compute_type_is_named(root, saved, caplog, change, said):
-    begin_process()
-    saved()
-    restored(root, change)
-    assert said in caplog.text
-    begin_process()
-    saved(change)
-    caplog.clear()
-    restored(root, change)
-    assert "computes in" not in caplog.text
+    return resume
 
 
-def test_type_of_a_part_is_told_by_what_is_around_it(root, saved, caplog):
-    begin_process()
-    saved(half)
-    restored(root, head)
-    assert "network._backbone computes in the types of its inputs, in the saved run in Float16." in caplog.text
+def test_other_compute_type_is_named(resume):
+    where = "network._backbone"
+    for first, second, said in [
+        (plain, half, f"{where} computes in Float16, in the saved run in {INPUTS}."),
+        (plain, head, f"{where}.2 computes in Float16, in the saved run in {INPUTS}."),
+        (half, head, f"{where} computes in {INPUTS}, in the saved run in Float16."),
+        (plain, level_o1, f"{where} computes in mixed types, in the saved run in {INPUTS}."),
+    ]:
+        assert said in resume([first], [second])
+    for change in (half, head, level_o1):
+        assert "computes in" not in resume([change])
+    with pytest.raises(ResumeError, match="computes in Float16"):
+        resume([plain], [half], strict=True)
 
 
-def test_strict_refuses_before_anything_is_restored(root, saved):
-    begin_process()
-    saved()
-    begin_process()
-    with ck.CheckpointManager(root) as manager:
-        cell, state = training(half, strict=True)
-        with pytest.raises(ResumeError, match="computes in Float16"):
-            manager.restore(state)
-    assert cell.counters.updates == 0
-
-
-def test_other_setting_of_the_process_is_named(root, saved, caplog):
-    begin_process()
-    saved()
-    try:
+def test_other_setting_of_the_process_is_named(resume):
+    def deterministic(network):
         ms.set_context(deterministic="ON")
-        restored(root)
+        return network
+
+    try:
+        assert "deterministic is ON, in the saved run OFF" in resume([plain], [deterministic])
     finally:
         ms.set_context(deterministic="OFF")
-    assert "deterministic is ON, in the saved run OFF" in caplog.text
 
 
 @pytest.mark.parametrize("mode", ["pynative", "graph"])
-def test_other_rate_of_a_schedule_is_named(root, saved, caplog, mode):
-    begin_process(mode=mode)
-    saved(lambda network: network, nn.PolynomialDecayLR(0.1, 0.0, 10, 1.0))
-    begin_process(mode=mode)
-    with ck.CheckpointManager(root) as manager:
-        manager.restore(training(rate=nn.PolynomialDecayLR(0.1, 0.0, 10, 1.0))[1])
-    assert "learning rate" not in caplog.text
-    with ck.CheckpointManager(root) as manager:
-        manager.restore(training(rate=nn.PolynomialDecayLR(0.1, 0.0, 20, 1.0))[1])
-    assert "the learning rate of update 2 is 0.09, in the saved run 0.08." in caplog.text
+def test_other_rate_of_a_schedule_is_named(resume, mode):
+    decay = plain, nn.PolynomialDecayLR(0.1, 0.0, 10, 1.0)
+    assert "learning rate" not in resume(decay, mode=mode)
+    said = resume(decay, (plain, nn.PolynomialDecayLR(0.1, 0.0, 20, 1.0)), mode=mode)
+    assert "the learning rate of update 2 is 0.09, in the saved run 0.08." in said
 
 
 def test_asking_a_schedule_changes_nothing():

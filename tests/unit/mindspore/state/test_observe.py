@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 from mindspore.common.initializer import initializer
-from support.training import Mlp, begin_process, each_mode
+from support.training import Mlp, begin_process
 
 import ckptkit
 from ckptkit.errors import ResumeError
@@ -23,16 +23,20 @@ from ckptkit.mindspore.train.cell import AccumulationTrainCell
 X, Y = np.ones((2, 6), np.float32), np.zeros((2, 3), np.float32)
 
 
-def train_cell(mode: str = "pynative") -> AccumulationTrainCell:
-    begin_process(mode=mode)
+def train_cell() -> AccumulationTrainCell:
+    begin_process()
     net = Mlp()
     return AccumulationTrainCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9), accumulation_steps=2)
 
 
-@each_mode
-def test_looking_changes_nothing_and_training_goes_on_alike(mode):
+def differing(before: dict, after: dict) -> set:
+    assert before.keys() == after.keys()
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_looking_changes_nothing_and_training_goes_on_alike():
     def trained(look: bool) -> dict:
-        cell = train_cell(mode)
+        cell = train_cell()
         observer = StateManager(cell).observer() if look else None
         for _ in range(3):
             loss = cell(ms.Tensor(X), ms.Tensor(Y))
@@ -45,23 +49,11 @@ def test_looking_changes_nothing_and_training_goes_on_alike(mode):
     assert trained(look=True) == trained(look=False)
 
 
-def test_what_a_loop_makes_of_a_batch_is_seen():
-    """A loader that gives numbers of samples tells little: the rows decide. What is passed on as it is comes once."""
-    cell = train_cell()
-    state = StateManager(cell)
-    observer = state.observer()
-    rows, label = ms.Tensor(X), ms.Tensor(Y)
-    state.observe_step((3, label), None)
-    cell(rows, label)
-    found, _ = observer.observe()
-    batch = {name: one for name, one in found.items() if name.startswith(("batch/", "input/"))}
-    assert set(batch) == {"batch/0", "batch/1", "input/0"}
-    assert batch["input/0"] == digest_of_value(rows)
-
-
 def test_every_kind_of_state_has_own_names():
     cell = train_cell()
     observer = StateManager(cell).observer()
+    assert isinstance(cell, AccumulationTrainCell)
+    assert type(cell).__qualname__ == "AccumulationTrainCell", "a watched cell keeps its name"
     before, _ = observer.observe()
     cell(ms.Tensor(X), ms.Tensor(Y))
     after, _ = observer.observe()
@@ -72,7 +64,30 @@ def test_every_kind_of_state_has_own_names():
     assert not any(name.startswith(("weights/out", "optimizer/", "rng/")) for name in changed)
     cell(ms.Tensor(X), ms.Tensor(Y))
     updated, _ = observer.observe()
-    assert {"weights/out.bias", "optimizer/moments.out.bias"} <= {one for one in after if after[one] != updated[one]}
+    assert {"weights/out.bias", "optimizer/moments.out.bias"} <= differing(after, updated)
+
+
+def test_told_batch_replaces_batch_of_cell_call():
+    """A step got what the loop told, or else what the cell was called with; what the loop made of it is seen, too."""
+    cell = train_cell()
+    state = StateManager(cell, ds.NumpySlicesDataset((X, Y), ["x", "y"]).batch(2))
+    observer = state.observer()
+    rows, label = ms.Tensor(X), ms.Tensor(Y)
+    cell(rows, label)
+    called, _ = observer.observe()
+    assert called["batch/0"] == digest_of_value(rows)
+    state.observe_step([ms.Tensor(Y), ms.Tensor(X)], None)
+    told, _ = observer.observe()
+    assert told["batch/x"] == called["batch/1"]
+    assert told["loss"] == called["loss"]
+    state.observe_step([ms.Tensor(Y)], None)
+    fewer, _ = observer.observe()
+    assert fewer["batch/0"] == called["batch/1"], "a column that a callback took out leaves the names unknown"
+    state.observe_step({"number": 3, "label": label}, None)  # the numbers of samples; what is passed on comes once
+    made, _ = observer.observe()
+    batch = {name: one for name, one in made.items() if name.startswith(("batch/", "input/"))}
+    assert set(batch) == {"batch/number", "batch/label", "input/0"}
+    assert batch["input/0"] == digest_of_value(rows)
 
 
 class Stored:
@@ -86,53 +101,47 @@ class Stored:
         self.weights = state["weights"]
 
 
-def test_what_checkpoints_hold_of_objects_given_by_name_is_compared():
-    kept, rng, switch = Stored(), np.random.default_rng(3), types.SimpleNamespace(factor=1.0, shown=0)
-    state = StateManager(train_cell(), kept=kept, rng=rng, switch=ckptkit.attributes(switch, "factor"))
-    observer = state.observer()
-    before, _ = observer.observe()
-    assert {name for name in before if name.startswith("named/")} == {"named/kept.weights", "named/rng", "named/switch"}
-    kept.cache, switch.shown = 1, 1
-    assert observer.observe()[0] == before
-    kept.weights, switch.factor = kept.weights + 1, 0.5
-    rng.normal()
-    after, _ = observer.observe()
-    assert {name for name in before if before[name] != after[name]} == {
-        "named/kept.weights",
-        "named/rng",
-        "named/switch",
-    }
-
-
-def test_parameters_of_an_object_given_by_name_are_a_kind_of_their_own():
-    """A clock beside them may differ in each run; they may not."""
-    scale = ms.Parameter(ms.Tensor([1.0], ms.float32), name="scale")
-    kept = Scaled()
-    state = StateManager(train_cell(), kept=kept, scales=[scale])
-    before, _ = state.observer().observe()
-    names = {"parameters/kept/scale", "named/kept", "parameters/scales/0"}
-    assert {name for name in before if name.startswith(("parameters/", "named/"))} == names
-    ms.ops.assign(kept.scale, 2.0)
-    ms.ops.assign(scale, ms.Tensor([2.0], ms.float32))
-    after, _ = state.observer().observe()
-    assert {name for name in before if before[name] != after[name]} == {"parameters/kept/scale", "parameters/scales/0"}
-
-
-def test_train_cell_given_by_name_has_parameters_and_counters():
-    second = train_cell()
-    for parameter in second.get_parameters():
-        parameter.name = f"second.{parameter.name}"
-    before, _ = StateManager(train_cell(), second=second).observer().observe()
-    found = {name.replace("second.", "") for name in before if name.startswith(("parameters/", "named/"))}
-    assert {"named/second", "parameters/second/out.bias", "parameters/second/accum.out.bias"} <= found
-    second(ms.Tensor(X), ms.Tensor(Y))
-    after, _ = StateManager(train_cell(), second=second).observer().observe()
-    assert before["named/second"] != after["named/second"]
-
-
 class Scaled:
     def __init__(self):
         self.scale, self.at = ms.Parameter(1.0, name="kept_scale"), 5.0
+
+
+def test_what_checkpoints_hold_of_objects_given_by_name_is_compared():
+    """Parameters of such an object are a kind of their own: a clock beside them may differ in each run; they may not."""
+    kept, rng, switch = Stored(), np.random.default_rng(3), types.SimpleNamespace(factor=1.0, shown=0)
+    holder, scale = Scaled(), ms.Parameter(ms.Tensor([1.0], ms.float32), name="scale")
+    second = train_cell()
+    for parameter in second.get_parameters():
+        parameter.name = f"second.{parameter.name}"
+    given = {"kept": kept, "rng": rng, "switch": ckptkit.attributes(switch, "factor")}
+    state = StateManager(train_cell(), **given, holder=holder, scales=[scale], second=second)
+    observer = state.observer()
+
+    def observed():
+        found = observer.observe()[0]
+        return {name: digest for name, digest in found.items() if name.startswith(("named/", "parameters/"))}
+
+    before = observed()
+    parameters = {name for name in before if name.startswith("parameters/")}
+    names = {"parameters/holder/scale", "parameters/scales/0"}
+    cell = {name.replace("second.", "") for name in parameters - names}
+    assert names <= parameters
+    assert {"parameters/second/out.bias", "parameters/second/accum.out.bias"} <= cell
+    assert before.keys() - parameters == {
+        "named/kept.weights", "named/rng", "named/switch", "named/holder", "named/second"
+    }  # fmt: skip
+    kept.cache, switch.shown = 1, 1
+    assert observed() == before
+    kept.weights, switch.factor = kept.weights + 1, 0.5
+    rng.normal()
+    ms.ops.assign(scale, ms.Tensor([2.0], ms.float32))
+    ms.ops.assign(holder.scale, 2.0)
+    after = observed()
+    assert differing(before, after) == {"named/kept.weights", "named/rng", "named/switch", *names}
+    second(ms.Tensor(X), ms.Tensor(Y))
+    changed = differing(after, observed())
+    assert "named/second" in changed
+    assert all("second" in name for name in changed)
 
 
 class OfAnother:
@@ -154,53 +163,36 @@ class OfAModule(OfAnother):
         return {**{name: array.copy() for name, array in self.module.weights.items()}, "n": 1}
 
 
-@pytest.mark.parametrize("kind", [OfAnother, OfAModule])
-def test_state_that_an_object_takes_from_others_is_compared(kind):
-    """What it draws for that is put back."""
-    kept, generator = kind(), random.getstate()
-    observer = StateManager(train_cell(), kept=kept).observer()
-    before, _ = observer.observe()
-    assert {name for name in before if "kept" in name} == {"named/kept.w", "told/kept.n"}
-    assert (observer.observe()[0], random.getstate()) == (before, generator)
-    kept.module.weights["w"][1] = 1
-    after, _ = observer.observe()
-    assert {name for name in before if before[name] != after[name]} == {"named/kept.w"}
+def test_state_that_an_object_takes_from_others_is_compared():
+    """What it draws for that is put back, and it is named."""
+    for kind, drawing in ((OfAnother, ["kept (OfAnother)"]), (OfAModule, [])):
+        kept, generator = kind(), random.getstate()
+        observer = StateManager(train_cell(), kept=kept).observer()
+        generator = random.getstate()
+        before, _ = observer.observe()
+        assert {name for name in before if "kept" in name} == {"named/kept.w", "told/kept.n"}
+        assert observer.observe()[0] == before
+        kept.module.weights["w"][1] = 1
+        assert differing(before, observer.observe()[0]) == {"named/kept.w"}
+        assert isinstance(observer, StateObserver)
+        assert observer.drawing_in_state_dict() == drawing
+        assert random.getstate() == generator, kind
 
 
 def test_a_parameter_that_no_update_sees_is_refused():
-    begin_process(mode="pynative")
-    net = Mlp()
-    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-    cell = AccumulationTrainCell(net, optimizer, accumulation_steps=2)
+    cell = train_cell()
     observer = StateManager(cell).observer()
     observer.observe()
 
     def train():
         for number in range(12):
-            optimizer.momentum.set_data(ms.Tensor(0.5 + number / 100, ms.float32), slice_shape=False)
+            cell.optimizer.momentum.set_data(ms.Tensor(0.5 + number / 100, ms.float32), slice_shape=False)
             cell(ms.Tensor(X), ms.Tensor(Y))
             observer.observe()
 
     with pytest.raises(ResumeError, match=r"momentum got new memory after the first update"):
         train()
     assert cell.counters.updates < 4
-
-
-def test_told_batch_replaces_batch_of_cell_call():
-    """A step got what the loop told, or else what the cell was called with."""
-    cell = train_cell()
-    state = StateManager(cell, ds.NumpySlicesDataset((X, Y), ["x", "y"]).batch(2))
-    observer = state.observer()
-    cell(ms.Tensor(X), ms.Tensor(Y))
-    called, _ = observer.observe()
-    assert called["batch/0"] == digest_of_value(ms.Tensor(X))
-    state.observe_step([ms.Tensor(Y), ms.Tensor(X)], None)
-    told, _ = observer.observe()
-    assert told["batch/x"] == called["batch/1"]
-    assert told["loss"] == called["loss"]
-    state.observe_step([ms.Tensor(Y)], None)
-    fewer, _ = observer.observe()
-    assert fewer["batch/0"] == called["batch/1"], "a column that a callback took out leaves the names unknown"
 
 
 class Agent:
@@ -226,18 +218,25 @@ class Rows:
 
 def test_what_training_reaches_is_told_from_the_first_batch_on(tmp_path):
     """The looks of the doctor do not take the place of those that decide what is stored."""
-    cell, agent = train_cell(), Agent()
+
+    def schedule():
+        level = 1.0
+        while True:
+            level *= 0.5
+            yield level
+
+    cell, agent, levels = train_cell(), Agent(), schedule()
     batches = ckptkit.data.resumable(Rows(), 1)
     state = StateManager(cell, batches)
     here = "test_what_training_reaches_is_told_from_the_first_batch_on()"
     with ckptkit.CheckpointManager(tmp_path / "run") as manager:
         manager.restore(state)
         observer = state.observer()
-        assert (observer.observe()[1], observer.began()) == ({}, {})
+        assert (observer.observe()[1], observer.began(), observer.unstored()) == ({}, {}, {})
         for x, y in batches:
             agent.count += 1
             agent.level = 1.0 if agent.count < 3 else 0.5  # no look is due after three micro-steps
-            cell(x, y)
+            cell(x * next(levels), y)
             manager.step(state)
             _, reached = observer.observe()
             assert reached[f"{here}: agent.count"] == f"int {agent.count}"
@@ -246,38 +245,11 @@ def test_what_training_reaches_is_told_from_the_first_batch_on(tmp_path):
             assert observer.began()[f"{here}: agent.count"] == "int 0"
             if agent.count == 3:
                 assert "agent.level" in str(state.capture().state["observed"])
-    assert observer.unstored() == {}
-
-
-def test_what_cannot_be_stored_is_told(tmp_path):
-    def schedule():
-        level = 1.0
-        while True:
-            level *= 0.5
-            yield level
-
-    cell, levels = train_cell(), schedule()
-    batches = ckptkit.data.resumable([(ms.Tensor(X), ms.Tensor(Y))] * 3, 1)
-    state = StateManager(cell, batches)
-    with ckptkit.CheckpointManager(tmp_path / "run") as manager:
-        manager.restore(state)
-        observer = state.observer()
-        for x, y in batches:
-            cell(x * next(levels), y)
-            manager.step(state)
     assert [path.partition(": ")[2] for path in observer.unstored()] == ["levels"]
 
 
-def test_a_watched_cell_keeps_its_name_and_kind():
-    cell = train_cell()
-    StateManager(cell).observer()
-    assert isinstance(cell, AccumulationTrainCell)
-    assert type(cell).__qualname__ == "AccumulationTrainCell"
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_other_bits_shapes_and_types_have_other_digests():
+    for one, other in [
         (1, 1.0),
         (0.0, -0.0),
         ([1, [2]], [[1], 2]),
@@ -285,41 +257,20 @@ def test_a_watched_cell_keeps_its_name_and_kind():
         (np.zeros((2, 3)), np.zeros((3, 2))),
         ({"a": 1}, {"a": 2}),
         (ms.Tensor(X), ms.Tensor(X + 1)),
-    ],
-)
-def test_other_bits_shapes_and_types_have_other_digests(one, other):
-    assert digest_of_value(one) != digest_of_value(other)
+    ]:
+        assert digest_of_value(one) != digest_of_value(other), (one, other)
 
 
 def test_huge_and_other_values_are_not_plain():
-    assert not is_plain(np.broadcast_to(np.float32(0), (1 << 27,)))
-    assert not is_plain([object()])
-    assert not is_plain(np.array([object()]))
-    assert not is_plain(initializer("zeros", (2, 3)))  # has no bits yet
-    assert is_plain([0] * 10_000)
-    assert not is_plain([0] * 10_001)
     itself = []
     itself.append(itself)
-    assert not is_plain(itself)
-
-
-def test_object_that_draws_in_state_dict_is_named():
-    """The draw is undone."""
-
-    class Draws:
-        def state_dict(self):
-            return {"next": random.random()}
-
-        def load_state_dict(self, state):
-            raise AssertionError
-
-    class Still(Draws):
-        def state_dict(self):
-            return {}
-
-    state = StateManager(train_cell(), a=Still(), b=Draws())
-    before = random.getstate()
-    observer = state.observer()
-    assert isinstance(observer, StateObserver)
-    assert observer.drawing_in_state_dict() == ["b (Draws)"]
-    assert random.getstate() == before
+    assert is_plain([0] * 10_000)
+    for value in (
+        np.broadcast_to(np.float32(0), (1 << 27,)),
+        [object()],
+        np.array([object()]),
+        initializer("zeros", (2, 3)),  # has no bits yet
+        [0] * 10_001,
+        itself,
+    ):
+        assert not is_plain(value), type(value)

@@ -10,7 +10,6 @@ import pytest
 from mindspore import nn
 from mindspore.train import Callback, EarlyStopping, Model, ReduceLROnPlateau, TimeMonitor
 from support.training import (
-    SIZE,
     CrashError,
     Interrupt,
     Job,
@@ -91,29 +90,22 @@ FALLING = (5.0, 4.0, 4.0, 3.5, 3.5, 3.5, 1.0)
 PLATEAUS = (5.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize(
-    ("make", "losses"), [(stopping, FALLING), (reducing, PLATEAUS)], ids=["EarlyStopping", "ReduceLROnPlateau"]
-)
-@pytest.mark.parametrize(
-    "crash_at",
-    [2 * SHORT + 2, 3 * SHORT + 1, *(pytest.param(3 * SHORT + n, marks=pytest.mark.extended) for n in (2, SHORT + 3))],
+    ("make", "losses", "crash_at"),
+    [(stopping, FALLING, 2 * SHORT + 2), (reducing, PLATEAUS, 3 * SHORT + 1)],
+    ids=["EarlyStopping", "ReduceLROnPlateau"],
 )
 def test_callback_state_survives_reset_in_on_train_begin(root, make, losses, crash_at):
     whole, whole_job = run(root.with_name("whole"), make, losses)
+    if make is stopping:
+        assert [wait for wait, *_ in whole.values()] == [0, 0, 1, 0, 1, 2], "the losses stop it"
+    else:
+        assert len({rate for *_, rate in whole.values()}) == 3, "the losses reduce the rate"
     first, _ = run(root, make, losses, crash_at=crash_at)
     second, job = run(root, make, losses)
     assert second == whole
     assert first == {epoch: seen for epoch, seen in whole.items() if epoch <= (crash_at - 1) // SHORT}
     assert tensors(job.cell) == tensors(whole_job.cell)
-
-
-def test_the_losses_above_do_what_they_are_for(root):
-    stopped, _ = run(root.with_name("stopping"), stopping, FALLING)
-    assert max(stopped) == 6
-    assert [one[0] for one in stopped.values()] == [0, 0, 1, 0, 1, 2]
-    reduced, _ = run(root.with_name("reducing"), reducing, PLATEAUS)
-    assert len({one[-1] for one in reduced.values()}) == 3
 
 
 def test_early_stop_is_the_end_of_the_run(root, shown):
@@ -128,14 +120,13 @@ def test_early_stop_is_the_end_of_the_run(root, shown):
     assert point.batches_delivered == 6 * SHORT
 
 
-@pytest.mark.parametrize("crash_at", [2, 3 * SHORT + 2])
-def test_best_weights_go_on_and_are_restored(root, crash_at):
+def test_best_weights_go_on_and_are_restored(root):
     def keeping():
         return stopping(restore_best_weights=True)
 
     best = (5.0, 1.0, 4.0, 3.5, 3.5, 3.5, 1.0)
     _, whole = run(root.with_name("whole"), keeping, best)
-    run(root, keeping, best, crash_at=crash_at)
+    run(root, keeping, best, crash_at=3 * SHORT + 2)
     _, job = run(root, keeping, best)
     assert tensors(job.cell) == tensors(whole.cell)
     again = Job(data=short)
@@ -147,26 +138,17 @@ def test_best_weights_go_on_and_are_restored(root, crash_at):
 
 
 def test_half_epoch_does_not_count_as_whole(root):
-    whole, _ = run(root.with_name("whole"), stopping, FALLING)
-    half, _ = run(root, stopping, FALLING, Stop(2 * SHORT + 2))
-    # MindSpore fires on_train_epoch_end at the half epoch too: the callback counts it, the checkpoint does not.
-    assert half[3][0] == 1
-    second, _ = run(root, stopping, FALLING)
-    assert second == whole
-
-
-def test_half_epoch_does_not_complete_the_run(root):
-    class Impatient(EarlyStopping):
-        pass
+    """MindSpore fires on_train_epoch_end at the half epoch, too: the callbacks count it, the checkpoint does not."""
 
     def impatient():
-        return Impatient(monitor="loss", patience=1)
+        return EarlyStopping(monitor="loss", patience=1)
 
     losses = (5.0, 4.0, 4.0, 3.0, 2.0, 1.0, 0.5)
+    whole, _ = run(root.with_name("whole"), impatient, (5.0, 4.0, 3.5, *losses[3:]))
     half, _ = run(root, impatient, losses, Stop(2 * SHORT + 2))
-    assert half[3][1] == 3  # stopped for want of improvement, by a loss of half an epoch
-    job = Job(data=short)
-    assert not checkpoints(root).resume(job.model, job.data, epochs=EPOCHS).complete
+    assert half[3][:2] == (1, 3)  # stopped for want of improvement, by a loss of half an epoch
+    second, _ = run(root, impatient, (5.0, 4.0, 3.5, *losses[3:]))
+    assert second == whole
 
 
 def test_half_epoch_keeps_restored_learning_rate(root):
@@ -178,74 +160,37 @@ def test_half_epoch_keeps_restored_learning_rate(root):
     half, _ = run(root, reducing_at_once, (5.0, 4.5, 4.5, 3.0, 2.0, 1.0, 0.5), Stop(2 * SHORT + 2))
     assert half[3][-1] != half[2][-1]
     job = Job(data=short)
-    checkpoints(root).resume(job.model, job.data, epochs=EPOCHS)
+    assert not checkpoints(root).resume(job.model, job.data, epochs=EPOCHS).complete
     assert job.cell.optimizer.learning_rate.asnumpy().tobytes() == half[2][-1]
 
 
-def test_two_of_a_kind_keep_apart(root):
-    def life(crash_at=None):
-        job = Job(data=short)
-        both = [stopping(), EarlyStopping(monitor="loss", patience=5, min_delta=100)]
-        watches = [Watch(one) for one in both]
-        ckpt = checkpoints(root, 3 * SHORT)
-        extra = [Interrupt(crash_at)] if crash_at else []
-        try:
-            ckpt.train(job.model, 5, job.data, callbacks=[Losses(*FALLING), *both, *watches, *extra])
-        except CrashError:
-            assert crash_at
-        return [watch.seen for watch in watches]
-
-    life(crash_at=3 * SHORT + 1)
-    first, second = life()
-    assert first[4][0] == 0
-    assert second[4][0] == 3  # its minimum of 100 was beaten in the first epoch only
-
-
-def test_three_of_a_kind_keep_apart():
-    companions = OtherCallbacks()
-    companions.bind([stopping() for _ in range(3)])
-    assert [*companions.state_dict()] == ["EarlyStopping", "EarlyStopping#2", "EarlyStopping#3"]
-
-
-def test_unused_callback_with_stored_state_is_named(root, shown):
+def test_unused_and_new_callbacks_are_named(root, shown):
     run(root, stopping, FALLING, crash_at=SHORT + 2)
-    job = Job(data=short)
-    checkpoints(root).train(job.model, 3, job.data)
+    job, callback = Job(data=short), reducing()
+    checkpoints(root).train(job.model, 3, job.data, callbacks=[callback])
     assert "has state of a callback EarlyStopping, which this training does not use" in shown()
+    assert "the callback ReduceLROnPlateau is not in the checkpoint and begins afresh" in shown()
 
 
-def test_new_callback_is_named_and_begins_afresh(root, shown):
-    job = Job(data=short)
-    checkpoints(root).train(job.model, 1, job.data)
-    job = Job(data=short)
-    callback = stopping()
-    checkpoints(root).train(job.model, 2, job.data, callbacks=[callback])
-    assert "the callback EarlyStopping is not in the checkpoint and begins afresh" in shown()
-    assert callback.wait == 0
-
-
-@pytest.mark.parametrize("make", [stopping, reducing])
-def test_after_the_checkpoint_callback_they_are_refused(root, make):
-    job, ckpt, steps = Job(), checkpoints(root), Steps()
-    ckpt.resume(job.model, job.data, epochs=1)
-    with pytest.raises(ck.ResumeError, match=rf"{type(make()).__name__} would change .*put CheckpointCallback last"):
-        job.model.train(1, job.data, callbacks=[steps, ckpt, make()])
-    assert steps.begun == 0
+def test_after_the_checkpoint_callback_they_are_refused(root):
+    for make in (stopping, reducing):
+        job, ckpt, steps = Job(), checkpoints(root), Steps()
+        ckpt.resume(job.model, job.data, epochs=1)
+        name = type(make()).__name__
+        with pytest.raises(ck.ResumeError, match=rf"{name} would change .*put CheckpointCallback last"):
+            job.model.train(1, job.data, callbacks=[steps, ckpt, make()])
+        assert steps.begun == 0, name
 
 
 def test_learning_rate_callbacks_get_optimizer_of_cell(root):
-    seen = []
-
-    class Looks(Callback):
-        def on_train_step_begin(self, run_context):
-            seen.append(run_context.original_args().optimizer)
-
+    """Also those of a cell of MindSpore's."""
     job = Job()
     with pytest.raises(AttributeError):
         job.model.train(1, job.data, callbacks=[reducing()])
-    job = Job()
-    checkpoints(root).train(job.model, 1, job.data, callbacks=[Looks()])
-    assert seen == [job.cell.optimizer] * SIZE
+    network = nn.Dense(6, 3)
+    model = Model(network, nn.MSELoss(), nn.Adam(network.trainable_params(), 1e-2))
+    checkpoints(root).train(model, EPOCHS, short(), callbacks=[Losses(*PLATEAUS), reducing()])
+    assert model.train_network.optimizer.learning_rate.asnumpy() < 1e-2
 
 
 class WarmUp(Callback):
@@ -259,24 +204,22 @@ class Prints(Callback):
         print(run_context.original_args().cur_step_num)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [
-        ([WarmUp], [], "trains without WarmUp, other than the first start"),
-        ([], [WarmUp], "trains with WarmUp, other than the first start"),
-        ([WarmUp], [WarmUp], None),
-        ([Prints], [TimeMonitor], None),
-    ],
-)
-def test_callbacks_of_a_start_that_the_first_one_had_not_are_named(root, caplog, first, second, said):
+def test_callbacks_of_a_start_that_the_first_one_had_not_are_named(tmp_path, caplog):
     """Those that only look do not count."""
-    for kinds in (first, second):
-        job = Job(data=short)
-        ckpt = checkpoints(root, 2 * SHORT + 1)
-        others = [kind() for kind in kinds]
-        ckpt.train(job.model, 2 if kinds is first else 3, job.data, callbacks=others)
-    told = [one.message for one in caplog.records if "other than the first start" in one.message]
-    assert [said in one for one in told] == ([True] if said else [])
+    for number, (first, second, said) in enumerate(
+        [
+            ([WarmUp], [], "trains without WarmUp, other than the first start"),
+            ([], [WarmUp, Prints], "trains with WarmUp, other than the first start"),
+            ([WarmUp, Prints], [WarmUp, TimeMonitor], None),
+        ]
+    ):
+        caplog.clear()
+        for epochs, kinds in ((1, first), (2, second)):
+            job = Job(data=short)
+            ckpt = checkpoints(tmp_path / str(number))
+            ckpt.train(job.model, epochs, job.data, callbacks=[kind() for kind in kinds])
+        told = [one.message for one in caplog.records if "other than the first start" in one.message]
+        assert [said in one for one in told] == ([True] if said else [])
 
 
 class Decay(EarlyStopping):
@@ -288,22 +231,18 @@ class Decay(EarlyStopping):
         self.last = None
 
 
-@pytest.mark.parametrize("is_given", [True, False])
-def test_own_state_of_a_subclass_goes_on(root, is_given):
+def test_own_state_of_a_subclass_goes_on(root):
     def life(crash_at=None):
         job, callback = Job(data=short), Decay()
-        stateful = {"decay": ck.attributes(callback, "seen", "last")} if is_given else None
-        ckpt = checkpoints(root, 2 * SHORT + 1, stateful=stateful)
+        ckpt = checkpoints(root, 2 * SHORT + 1, stateful={"decay": ck.attributes(callback, "seen", "last")})
 
         class Sees(Callback):
             def on_train_epoch_end(self, run_context):
                 callback.seen += 1
 
-        try:
-            others = [Losses(*FALLING), callback, Sees(), *([Interrupt(crash_at)] if crash_at else [])]
+        others = [Losses(*FALLING), callback, Sees(), *([Interrupt(crash_at)] if crash_at else [])]
+        with contextlib.suppress(CrashError):
             ckpt.train(job.model, 4, job.data, callbacks=others)
-        except CrashError:
-            assert crash_at
         return callback
 
     life(crash_at=2 * SHORT + 2)
@@ -325,8 +264,7 @@ class Follows(Callback):
         ms.ops.assign(args.optimizer.learning_rate, ms.Tensor(0.01 * self.mean * self.in_epoch, ms.float32))
 
 
-@pytest.mark.parametrize("crash_at", [SHORT + 2, 2 * SHORT + 1])
-def test_callback_that_nobody_gave_goes_on(root, crash_at):
+def test_callback_that_nobody_gave_goes_on(root):
     """In mid-epoch ``on_train_epoch_begin`` runs once more, and what it resets comes back."""
 
     def life(root, crash_at=None):
@@ -337,7 +275,7 @@ def test_callback_that_nobody_gave_goes_on(root, crash_at):
         return vars(callback), tensors(job.cell)
 
     whole = life(root.with_name("whole"))
-    life(root, crash_at)
+    life(root, SHORT + 3)
     disturb()
     assert life(root) == whole
 
@@ -366,49 +304,32 @@ def test_state_comes_back_of_the_same_types():
     assert all(isinstance(one, ms.Parameter) for one in best.values())
 
 
-def test_restoring_happens_once():
-    one = stopping()
-    companions = OtherCallbacks()
-    companions.bind([one])
-    companions.load_state_dict({"EarlyStopping": {"wait": np.array(2)}})
-    companions.restore()
-    one.wait = 9
-    companions.restore()
-    assert one.wait == 9
+class Mine(EarlyStopping):
+    """Goes by the class that MindSpore knows."""
 
 
-@pytest.mark.parametrize(
-    ("make", "told"),
-    [
-        (stopping, {"wait": 2, "stopped_epoch": 3, "best": np.float32(0.25)}),
-        (reducing, {"wait": 2, "cooldown_counter": 1, "best": np.float32(0.25)}),
-    ],
-    ids=["EarlyStopping", "ReduceLROnPlateau"],
-)
-def test_each_counter_of_a_callback_is_stored(make, told):
-    before, after = make(), make()
-    for name, value in told.items():
-        setattr(before, name, value)
-    companions, later = OtherCallbacks(), OtherCallbacks()
-    companions.bind([before])
-    later.bind([after])
+def test_each_counter_of_each_callback_is_stored_and_restored_once():
+    told = [
+        {"wait": 2, "stopped_epoch": 3, "best": np.float32(0.25)},
+        {"wait": 5, "cooldown_counter": 1, "best": np.float32(0.5)},
+        {"wait": 7},
+        {"wait": 8},
+    ]
+
+    def bound():
+        callbacks, companions = [stopping(), reducing(), stopping(), Mine(monitor="loss")], OtherCallbacks()
+        companions.bind(callbacks)
+        return callbacks, companions
+
+    given, companions = bound()
+    for callback, values in zip(given, told, strict=True):
+        vars(callback).update(values)
+    assert [*companions.state_dict()] == ["EarlyStopping", "ReduceLROnPlateau", "EarlyStopping#2", "EarlyStopping#3"]
+    fresh, later = bound()
     later.load_state_dict(companions.state_dict())
     later.restore()
-    assert {name: getattr(after, name) for name in told} == told
-
-
-def test_subclass_goes_by_the_class_that_mindspore_knows():
-    class Mine(EarlyStopping):
-        pass
-
-    companions = OtherCallbacks()
-    companions.bind([Mine(monitor="loss")])
-    assert set(companions.state_dict()) == {"EarlyStopping"}
-
-
-def test_cell_of_mindspore_works_with_them_too(root):
-    network = nn.Dense(6, 3)
-    model = Model(network, nn.MSELoss(), nn.Adam(network.trainable_params(), 1e-2))
-    rate = model.train_network.optimizer.learning_rate
-    checkpoints(root).train(model, EPOCHS, short(), callbacks=[Losses(*PLATEAUS), reducing()])
-    assert rate.asnumpy() < 1e-2
+    for callback, values in zip(fresh, told, strict=True):
+        assert {name: getattr(callback, name) for name in values} == values
+    fresh[0].wait = 9
+    later.restore()
+    assert fresh[0].wait == 9

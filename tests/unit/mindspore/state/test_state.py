@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
 import random
 import threading
 from dataclasses import replace
@@ -26,7 +25,6 @@ from support.training import (
     accumulation_cell,
     adam,
     begin_process,
-    both_modes,
     digest,
     disturb,
     pipeline,
@@ -80,6 +78,7 @@ class Wide(Mlp):
 
 
 def test_roles_and_lifetimes():
+    assert {leaf.role for leaf in StateManager(nn.Flatten()).capture().leaves} == {"state"}
     cell = trained(accumulation_cell(3, network=Wide), 1)
     found = {leaf.name: (leaf.role, leaf.lifetime) for leaf in StateManager(cell).capture().leaves}
     table = {
@@ -124,10 +123,6 @@ def test_a_transposed_parameter_is_taken_anew():
         assert found == cell.weight.asnumpy().tolist()
 
 
-def test_a_cell_without_parameters_is_captured():
-    assert {leaf.role for leaf in StateManager(nn.Flatten()).capture().leaves} == {"state"}
-
-
 def test_accumulators_are_left_out_at_a_boundary():
     cell = trained(accumulation_cell(3), 3)
     roles = {leaf.role for leaf in StateManager(cell).capture().leaves}
@@ -135,30 +130,17 @@ def test_accumulators_are_left_out_at_a_boundary():
 
 
 def test_every_parameter_of_a_foreign_cell_is_micro():
-    network = Wide()
-    cell = trained(nn.TrainOneStepCell(network, adam(network.trainable_params())), 1)
-    found = {leaf.name: (leaf.role, leaf.lifetime) for leaf in StateManager(cell).capture().leaves}
+    leaves = StateManager(trained(foreign(Wide), 1)).capture().leaves
+    found = {leaf.name: (leaf.role, leaf.lifetime) for leaf in leaves}
     assert found["wide.weight"] == ("weights", "micro")
     assert found["moment1.wide.weight"] == ("optimizer", "micro")
 
 
-@pytest.mark.parametrize(
-    "frozen",
-    [["table", "norm.moving_mean"], ("table", "norm.moving_mean"), lambda name: name in ("table", "norm.moving_mean")],
-)
-def test_frozen_is_what_is_declared(frozen):
-    capture = StateManager(accumulation_cell(3, network=Wide), frozen=frozen).capture()
-    assert {leaf.name for leaf in capture.leaves if leaf.lifetime == "frozen"} == {"table", "norm.moving_mean"}
-
-
-def test_one_frozen_name_may_stand_alone():
-    capture = StateManager(accumulation_cell(3, network=Wide), frozen="table").capture()
-    assert [leaf.name for leaf in capture.leaves if leaf.lifetime == "frozen"] == ["table"]
-
-
-def test_unknown_frozen_name_is_refused():
-    with pytest.raises(ck.StateMismatchError, match="do not exist: tabel"):
-        StateManager(accumulation_cell(3, network=Wide), frozen=["tabel", "table"])
+def test_frozen_is_what_is_declared():
+    both = {"table", "norm.moving_mean"}
+    for frozen, names in [([*both], both), (iter(both), both), (lambda name: name in both, both), ("table", {"table"})]:
+        capture = StateManager(accumulation_cell(3, network=Wide), frozen=frozen).capture()
+        assert {leaf.name for leaf in capture.leaves if leaf.lifetime == "frozen"} == names
 
 
 class WithLora(Wide):
@@ -188,32 +170,19 @@ def lora_in_a_loop(network):
     return [network, mint.optim.SGD([network.lora_a, network.lora_b], lr=0.1)]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda network: accumulation_cell(3, network=network, optimizer=lora),
-        lambda network: accumulation_cell(
-            3, network=network, optimizer=lora, loss_scaler=amp.StaticLossScaler(1024), normalize="samples"
-        ),
-        lora_in_a_scaling_cell,
-        lora_in_a_loop,
-    ],
-)
-def test_frozen_predicate_is_asked_about_networks_only(make):
-    asked = []
-    state = StateManager(make(WithLora), frozen=lambda name: asked.append(name) or "lora" not in name)
-    frozen = {leaf.name for leaf in state.capture().leaves if leaf.lifetime == "frozen"}
+def lora_with_own_sums(network):
+    scaler = amp.StaticLossScaler(1024)
+    return accumulation_cell(3, network=network, optimizer=lora, loss_scaler=scaler, normalize="samples")
+
+
+def test_frozen_predicate_is_asked_about_networks_only():
     weights = {one.name for one in WithLora().get_parameters()}
-    assert set(asked) == weights
-    assert frozen == weights - {"lora_a", "lora_b"}
-
-
-@pytest.mark.parametrize("name", ["global_step", "accum.divisor", "beta1_power", "learning_rate"])
-def test_frozen_name_beyond_networks_is_refused(name):
-    with pytest.raises(
-        ck.StateMismatchError, match=rf"do not belong to a network: {name}\. .*Remove them from frozen="
-    ):
-        StateManager(accumulation_cell(3, network=Wide), frozen=["table", name])
+    for make in (lora_with_own_sums, lora_in_a_scaling_cell, lora_in_a_loop):
+        asked = []
+        state = StateManager(make(WithLora), frozen=lambda name, asked=asked: asked.append(name) or "lora" not in name)
+        frozen = {leaf.name for leaf in state.capture().leaves if leaf.lifetime == "frozen"}
+        assert set(asked) == weights, make
+        assert frozen == weights - {"lora_a", "lora_b"}, make
 
 
 def foreign(network):
@@ -226,13 +195,24 @@ def loose(network):
     return [network, mint.optim.SGD(network.trainable_params(), lr=0.1)]
 
 
-@pytest.mark.parametrize("make", [lambda network: accumulation_cell(3, network=network), foreign, loose])
-@pytest.mark.parametrize("frozen", [["table", "hidden.weight"], lambda name: not name.startswith("norm")])
-def test_frozen_and_updated_by_the_optimizer_is_refused(make, frozen):
-    cells = make(Wide)
-    with pytest.raises(ck.StateMismatchError, match=r"hidden\.weight.*Remove them from frozen=") as caught:
-        StateManager(cells, frozen=frozen)
-    assert "table" not in str(caught.value)
+def accumulating(network):
+    return accumulation_cell(3, network=network)
+
+
+def test_frozen_names_that_cannot_be_are_refused():
+    updated, advice = ["table", "hidden.weight"], r".*Remove them from frozen="
+    for make, frozen, message in [
+        (accumulating, ["tabel", "table"], "do not exist: tabel"),
+        *(
+            (accumulating, ["table", name], rf"do not belong to a network: {name}\. {advice}")
+            for name in ("global_step", "accum.divisor", "beta1_power", "learning_rate")
+        ),
+        *((make, updated, rf"hidden\.weight{advice}") for make in (accumulating, foreign, loose)),
+        (accumulating, lambda name: not name.startswith("norm"), rf"hidden\.weight{advice}"),
+    ]:
+        with pytest.raises(ck.StateMismatchError, match=message) as caught:
+            StateManager(make(Wide), frozen=frozen)
+        assert frozen != updated or "table" not in str(caught.value)
 
 
 def test_changed_frozen_parameter_moves_to_each_checkpoint(root, caplog):
@@ -264,14 +244,11 @@ def test_changed_frozen_parameter_moves_to_each_checkpoint(root, caplog):
     assert used[0] == used[1] != []
     assert used[2] == used[3] == []
     for name, expected in contents:
-        begin_process()
         again = accumulation_cell(3, network=Wide)
-        manager(root).restore(StateManager(again, frozen=["table"]), checkpoint=name)
+        # Declaring it is no part of the state: a start without it takes the last checkpoint just as well.
+        frozen = ["table"] if name != contents[-1][0] else None
+        manager(root).restore(StateManager(again, frozen=frozen), checkpoint=name)
         assert tensors(again) == expected
-    # Declaring it is no part of the state: a start without it takes the checkpoint just as well.
-    plain = accumulation_cell(3, network=Wide)
-    manager(root).restore(StateManager(plain), checkpoint=contents[-1][0])
-    assert tensors(plain) == contents[-1][1]
 
 
 # Round trips
@@ -315,23 +292,6 @@ def with_mixed(seed):
     return ck.AccumulationTrainCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), 3)
 
 
-@both_modes
-def test_every_kind_of_parameter_is_restored_bitwise(root, mode):
-    begin_process(mode=mode)
-    cell = with_mixed(1).set_train()
-    with manager(root) as saves:
-        state = StateManager(cell)
-        saves.restore(state)
-        cell(ms.Tensor(np.ones((4, 4), np.float32)))
-        saves.save(state)
-    again = with_mixed(2)
-    kinds = {one.name: (one.dtype, one.shape) for one in again.get_parameters()}
-    assert tensors(again) != tensors(cell)
-    manager(root).restore(StateManager(again))
-    assert tensors(again) == tensors(cell)
-    assert {one.name: (one.dtype, one.shape) for one in again.get_parameters()} == kinds
-
-
 class Tied(Mlp):
     def __init__(self):
         super().__init__()
@@ -362,11 +322,15 @@ def half_frozen(weights):
     return nn.Momentum(weights[1:], 0.1, 0.9)
 
 
-@pytest.mark.covering(1)
-@both_modes
 @pytest.mark.parametrize(
-    ("network", "optimizer"),
-    [(Tied, adam), (Mlp, in_groups), (Mlp, listed), (Mlp, decaying), (Mlp, half_frozen), (Mlp, nn.SGD)],
+    ("mode", "network", "optimizer"),
+    [
+        ("graph", Tied, in_groups),
+        ("pynative", Mlp, listed),
+        ("pynative", Mlp, decaying),
+        ("pynative", Tied, half_frozen),
+        ("pynative", Mlp, nn.SGD),
+    ],
 )
 def test_training_goes_on_exactly(root, mode, network, optimizer):
     begin_process(mode=mode)
@@ -375,7 +339,9 @@ def test_training_goes_on_exactly(root, mode, network, optimizer):
         state = StateManager(cell)
         saves.restore(state)
         trained(cell, 5)
+        names = [leaf.name for leaf in state.capture().leaves]
         saves.save(state)
+    assert network is not Tied or ("other.weight" not in names and names.count("hidden.weight") == 1)
     for seed in range(5, 9):
         cell(*batch(seed))
     begin_process(seed=6, mode=mode)
@@ -387,12 +353,6 @@ def test_training_goes_on_exactly(root, mode, network, optimizer):
     assert again.counters == cell.counters
 
 
-def test_tied_weight_is_stored_once():
-    names = [leaf.name for leaf in StateManager(accumulation_cell(2, network=Tied)).capture().leaves]
-    assert "other.weight" not in names
-    assert names.count("hidden.weight") == 1
-
-
 class CopiesRate(nn.TrainOneStepCell):
     """Keeps the learning rate once more, under the name that the optimizer's has, as train cells of packages do."""
 
@@ -402,9 +362,7 @@ class CopiesRate(nn.TrainOneStepCell):
         self.learning_rate = copy.deepcopy(self.optimizer.learning_rate)
 
 
-@pytest.mark.covering(1)
-@both_modes
-@pytest.mark.parametrize("rate", [0.1, [0.1, 0.05, 0.02, 0.01, 0.005, 0.001]])
+@pytest.mark.parametrize(("mode", "rate"), [("pynative", 0.1), ("graph", [0.1, 0.05, 0.02, 0.01, 0.005, 0.001])])
 def test_copied_learning_rate_is_stored_beside_its_original(root, mode, rate):
     begin_process(mode=mode)
     cell = CopiesRate(rate)
@@ -452,11 +410,6 @@ def test_checkpoint_of_an_earlier_moment_leaves_no_accumulators():
     state.apply(boundary)
     assert not any(one.asnumpy().any() for one in cell.accumulators)
     assert cell.counters.micro_step == 0
-    fresh = trained(accumulation_cell(3), 2)
-    StateManager(fresh).apply(boundary)
-    cell(*batch(9))
-    fresh(*batch(9))
-    assert tensors(fresh) == tensors(cell)
 
 
 # User objects
@@ -475,14 +428,11 @@ class Box:
         self.value = state
 
 
-def test_user_objects_come_back_by_name(root):
+def test_user_objects_come_back_by_name():
     value = {"a": [1, (2.5, None)], 3: b"x", "array": np.arange(4, dtype=np.int8), "n": np.float32(0.1)}
-    state = StateManager(accumulation_cell(2), first=Box(value), second=Box("two"))
-    with manager(root) as saves:
-        saves.restore(state)
-        saves.save(state)
+    contents = stored(StateManager(accumulation_cell(2), first=Box(value), second=Box("two")).capture())
     first, second = Box(), Box()
-    manager(root).restore(StateManager(accumulation_cell(2), first=first, second=second))
+    StateManager(accumulation_cell(2), first=first, second=second).apply(contents)
     assert second.value == "two"
     assert first.value.pop("array").tobytes() == value.pop("array").tobytes()
     assert first.value == value
@@ -592,45 +542,47 @@ class ManyParameters(nn.Cell):
         self.many = ms.ParameterTuple([ms.Parameter(ops.ones(1), name=name) for name in names])
 
 
-@pytest.mark.parametrize("options", [{}, {"by": "name"}])
-def test_hundreds_of_renamed_leaves_fill_four_lines(options, monkeypatch):
-    def state(prefix):
-        cell = ManyParameters(prefix)
-        return StateManager(Mlp(), thing=cell) if options else StateManager(cell)
-
-    def lines():
+def test_hundreds_of_renamed_leaves_fill_four_lines(monkeypatch):
+    def lines(state):
         with pytest.raises(ck.StateMismatchError, match="Nothing was changed") as raised:
             state("new").apply(stored(state("old").capture()))
         return str(raised.value).splitlines()[1:]
 
-    found = lines()
-    assert found[0] == "  missing in the checkpoint: new000"
-    assert len(found) == 3
-    assert found[-1] == "  and 398 more; CKPTKIT_DEBUG=1 lists them"
-    monkeypatch.setenv("CKPTKIT_DEBUG", "1")
-    assert len(lines()) == 400
+    def by_name(prefix):
+        return StateManager(Mlp(), thing=ManyParameters(prefix))
+
+    for state in (by_name, lambda prefix: StateManager(ManyParameters(prefix))):
+        monkeypatch.delenv("CKPTKIT_DEBUG", raising=False)
+        found = lines(state)
+        assert found[0] == "  missing in the checkpoint: new000"
+        assert len(found) == 3
+        assert found[-1] == "  and 398 more; CKPTKIT_DEBUG=1 lists them"
+        monkeypatch.setenv("CKPTKIT_DEBUG", "1")
+        assert len(lines(state)) == 400
 
 
-@pytest.mark.parametrize(
-    ("network", "optimizer", "lines"),
-    [
-        pytest.param(Renamed, adam, lines_of_renamed, id="missing-and-extra"),
-        pytest.param(OtherKinds, adam, lines_of_other_kinds, id="shape-and-dtype"),
-        pytest.param(Mlp, lambda weights: nn.Momentum(weights, 0.1, 0.9), lines_of_momentum, id="optimizer"),
-    ],
-)
-def test_every_differing_leaf_is_named_and_nothing_changes(network, optimizer, lines, monkeypatch):
+def momentum(weights):
+    return nn.Momentum(weights, 0.1, 0.9)
+
+
+def test_every_differing_leaf_is_named_and_nothing_changes(monkeypatch):
+    """What is missing and too much, other shapes and dtypes, another optimizer."""
     monkeypatch.setenv("CKPTKIT_DEBUG", "1")
     contents = stored(StateManager(trained(accumulation_cell(3), 4)).capture())
     disturb()
-    cell = accumulation_cell(3, network=network, optimizer=optimizer)
-    state = StateManager(cell)
-    before = digest(cell)
-    with pytest.raises(ck.StateMismatchError, match="Nothing was changed") as raised:
-        state.apply(contents)
-    assert digest(cell) == before
-    assert state.progress().batches_delivered == 0
-    assert {line.strip() for line in str(raised.value).splitlines()[1:]} == lines()
+    for network, optimizer, lines in [
+        (Renamed, adam, lines_of_renamed()),
+        (OtherKinds, adam, lines_of_other_kinds()),
+        (Mlp, momentum, lines_of_momentum()),
+    ]:
+        cell = accumulation_cell(3, network=network, optimizer=optimizer)
+        state = StateManager(cell)
+        before = digest(cell)
+        with pytest.raises(ck.StateMismatchError, match="Nothing was changed") as raised:
+            state.apply(contents)
+        assert digest(cell) == before
+        assert state.progress().batches_delivered == 0
+        assert {line.strip() for line in str(raised.value).splitlines()[1:]} == lines
 
 
 def rates(*groups):
@@ -641,12 +593,14 @@ def rates(*groups):
     return accumulation_cell(3, optimizer=build)
 
 
-@pytest.mark.parametrize("now", [[0.1] * 9, [0.1] * 4, 0.1, nn.CosineDecayLR(0.0, 0.1, 9)])
-def test_other_learning_rates_are_refused_with_advice(now):
+def test_other_learning_rates_are_refused_with_advice():
     """As where more epochs are asked for, and the list of rates is made for them."""
     contents = stored(StateManager(rates([0.1] * 6, [0.2] * 6)).capture())
-    with pytest.raises(ck.StateMismatchError, match=r"Only learning rates differ.*the epochs that it is for.*import"):
-        StateManager(rates(now, now)).apply(contents)
+    for now in ([0.1] * 9, [0.1] * 4, 0.1, nn.CosineDecayLR(0.0, 0.1, 9)):
+        with pytest.raises(
+            ck.StateMismatchError, match=r"Only learning rates differ.*the epochs that it is for.*impor"
+        ):
+            StateManager(rates(now, now)).apply(contents)
     with pytest.raises(ck.StateMismatchError, match="The weights fit, so build the optimizer as it was"):
         StateManager(accumulation_cell(3)).apply(contents)
 
@@ -669,27 +623,25 @@ def rate_list(rate, momentum):
     return accumulation_cell(3, optimizer=lambda weights: nn.Momentum(weights, [rate] * 5 + [0.1], momentum))
 
 
-@pytest.mark.parametrize(
-    ("build", "set_to", "now", "told"),
-    [
+def test_rates_that_the_checkpoint_overrides_are_named(caplog):
+    for build, set_to, now, told in [
         (rate_list, None, (0.2, 0.9), "learning_rate"),
         (rate_list, None, (0.1, 0.9), None),
         (scalar_rate, None, (0.2, 0.8), "learning_rate, momentum"),
         (scalar_rate, 0.05, (0.1, 0.9), None),
         (scalar_rate, 0.05, (0.2, 0.9), "learning_rate"),
         (scalar_rate, 0.05, (0.05, 0.9), None),
-    ],
-)
-def test_rates_that_the_checkpoint_overrides_are_named(build, set_to, now, told, shown):
-    contents = saved_rates(build, set_to)
-    cell = build(*now)
-    again = StateManager(cell)
-    again.apply(contents)
-    words = "the script gives other values than the run began with"
-    assert ((f"{told}: {words}" if told else words) in shown()) is bool(told)
-    assert cell.optimizer.momentum == 0.9
-    kept = again.capture().state["train"]["rates"]
-    assert kept == contents.state["train"]["rates"], "each later start is compared with the first one's"
+    ]:
+        caplog.clear()
+        contents = saved_rates(build, set_to)
+        cell = build(*now)
+        again = StateManager(cell)
+        again.apply(contents)
+        said = [text.partition(": the script gives other values than the run began with") for text in caplog.messages]
+        assert [names for names, words, _ in said if words] == ([told] if told else []), (build, set_to, now)
+        assert cell.optimizer.momentum == 0.9
+        kept = again.capture().state["train"]["rates"]
+        assert kept == contents.state["train"]["rates"], "each later start is compared with the first one's"
 
 
 @pytest.fixture
@@ -726,42 +678,27 @@ def altered(contents, **progress):
     return replace(contents, progress=contents.progress.model_copy(update=progress))
 
 
-@pytest.mark.parametrize(
-    ("cell", "dataset", "alter", "message"),
-    [
-        pytest.param(
-            lambda: accumulation_cell(3), pipeline, {}, r"accumulation_steps=4, this train cell has 3", id="K"
-        ),
-        pytest.param(accumulation_cell, lambda: None, {}, r"both times, or never", id="no-dataset"),
-        pytest.param(accumulation_cell, lambda: pipeline(40), {}, r"batches per epoch", id="size"),
-        pytest.param(
-            accumulation_cell,
-            pipeline,
-            {"epoch": 2},
-            r"contradicts itself: epoch 2, batch 4, but 15 batches delivered, which is epoch 1, batch 4",
-            id="proof-of-the-position",
-        ),
-        pytest.param(
-            accumulation_cell,
-            pipeline,
-            {"updates": 2},
-            r"global_step went from 0 to 3, but 2 updates",
-            id="proof-of-the-updates",
-        ),
-    ],
-)
-def test_refused_resume_changes_nothing(contents, cell, dataset, alter, message):
+def test_refused_resume_changes_nothing(contents):
     disturb()
-    train_cell, box = cell(), Box("mine")
-    state = StateManager(train_cell, dataset(), box=box)
-    before = digest(train_cell), rng_digest(), ds.config.get_seed(), state.progress()
-    with pytest.raises(ck.ResumeError, match=message):
-        state.apply(altered(contents, **alter))
-    assert (digest(train_cell), rng_digest(), ds.config.get_seed(), state.progress()) == before
-    assert (box.value, box.loaded) == ("mine", 0)
-    if state.position is not None:
-        assert not vars(state.position.dataset).keys() & {"create_tuple_iterator", "create_dict_iterator"}
-    assert ds.config.get_fast_recovery()
+    position = r"contradicts itself: epoch 2, batch 4, but 15 batches delivered, which is epoch 1, batch 4"
+    for k, dataset, alter, message in [
+        (3, pipeline(), {}, r"accumulation_steps=4, this train cell has 3"),
+        (4, None, {}, r"both times, or never"),
+        (4, pipeline(40), {}, r"batches per epoch"),
+        (4, pipeline(), {"epoch": 2}, position),
+        (4, pipeline(), {"updates": 2}, r"global_step went from 0 to 3, but 2 updates"),
+        (4, pipeline(), None, r"\['other'\].*\['box'\]"),
+    ]:
+        train_cell, box = accumulation_cell(k), Box("mine")
+        state = StateManager(train_cell, dataset, **{"other" if alter is None else "box": box})
+        before = digest(train_cell), rng_digest(), ds.config.get_seed(), state.progress()
+        with pytest.raises((ck.ResumeError, ck.StateMismatchError), match=message):
+            state.apply(altered(contents, **(alter or {})))
+        assert (digest(train_cell), rng_digest(), ds.config.get_seed(), state.progress()) == before, message
+        assert (box.value, box.loaded) == ("mine", 0), message
+        if state.position is not None:
+            assert not vars(state.position.dataset).keys() & {"create_tuple_iterator", "create_dict_iterator"}
+        assert ds.config.get_fast_recovery(), message
 
 
 def test_the_checkpoint_of_the_refusals_is_good(contents):
@@ -775,24 +712,12 @@ def test_the_checkpoint_of_the_refusals_is_good(contents):
     assert state.position.delivered == 15
 
 
-def test_missing_user_object_changes_nothing(contents):
-    cell = accumulation_cell()
-    state = StateManager(cell, pipeline(), other=Box())
-    before = digest(cell)
-    with pytest.raises(ck.StateMismatchError, match=r"\['other'\].*\['box'\]"):
-        state.apply(contents)
-    assert digest(cell) == before
-
-
-def test_checkpoint_that_no_state_manager_made_is_refused(contents):
-    with pytest.raises(ck.StateMismatchError, match=r"no section 'rng'"):
-        StateManager(accumulation_cell()).apply(replace(contents, state={}))
-
-
 def test_section_that_nobody_here_wrote_is_refused():
     cell = accumulation_cell()
     state, before = StateManager(cell), digest(cell)
     contents = stored(state.capture())
+    with pytest.raises(ck.StateMismatchError, match=r"no section 'rng'"):
+        state.apply(replace(contents, state={}))
     for change, error, message in [
         *(
             ({"first_world": one}, ck.CorruptCheckpointError, f"the run began with {one!r} ranks")
@@ -803,6 +728,10 @@ def test_section_that_nobody_here_wrote_is_refused():
         train = {**contents.state["train"], **change}
         with pytest.raises(error, match=message):
             state.apply(replace(contents, state={**contents.state, "train": train}))
+    kept = {name: one for name, one in contents.state_tensors.items() if not name.startswith("rng/")}
+    assert kept.keys() != contents.state_tensors.keys()
+    with pytest.raises(ck.CorruptCheckpointError, match=contents.checkpoint):
+        state.apply(replace(contents, state_tensors=kept))
     assert digest(cell) == before
     state.apply(contents)
 
@@ -816,13 +745,6 @@ def test_another_kind_of_train_cell_is_refused():
         with pytest.raises(ck.ResumeError, match=f"was taken {told}"):
             StateManager(cell).apply(contents)
         assert digest(cell) == before
-
-
-def test_state_that_names_missing_tensor_is_corrupt(contents):
-    kept = {name: one for name, one in contents.state_tensors.items() if not name.startswith("rng/")}
-    assert kept.keys() != contents.state_tensors.keys()
-    with pytest.raises(ck.CorruptCheckpointError, match="a000001-c0000000001-m0001"):
-        StateManager(accumulation_cell(), pipeline(), box=Box()).apply(replace(contents, state_tensors=kept))
 
 
 # Counters that disagree
@@ -845,24 +767,19 @@ def test_update_that_nobody_counted_is_refused():
         state.capture()
 
 
-def test_updates_before_the_run_are_not_counted(root):
+def test_updates_before_the_run_are_not_counted():
     def pretrained(seed):
-        begin_process(seed)
         cell = accumulation_cell(2)
         ops.assign(cell.optimizer.global_step, ms.Tensor([100 + seed], ms.int32))
-        return cell
+        return cell, StateManager(cell)
 
-    cell = pretrained(5)
-    state = StateManager(cell)
-    with manager(root) as saves:
-        saves.restore(state)
-        trained(cell, 2)
-        saves.save(state)
-    again = pretrained(6)
-    state = StateManager(again)
-    manager(root).restore(state)
-    assert again.optimizer.global_step.asnumpy() == [106]
-    trained(again, 2)
+    cell, state = pretrained(5)
+    state.begin("runs/pretrained")
+    contents = stored((trained(cell, 2), state.capture())[1])
+    cell, state = pretrained(6)
+    state.apply(contents)
+    assert cell.optimizer.global_step.asnumpy() == [106]
+    trained(cell, 2)
     state.capture()
 
 
@@ -877,14 +794,14 @@ def test_restore_forgets_what_was_counted_before():
     assert state.progress().batches_delivered == 1
 
 
-@pytest.mark.parametrize("at", [0, 3, SIZE, 2 * SIZE - 1])
-def test_progress_is_that_of_the_pipeline(at):
+def test_progress_is_that_of_the_pipeline():
     state = StateManager(accumulation_cell(4), pipeline())
-    trained(state.cell, at)
-    progress = state.progress()
-    assert (progress.epoch, progress.batch) == divmod(at, SIZE)
-    assert (progress.cycles, progress.micro_step) == divmod(at, 4)
-    assert progress.batches_delivered - progress.cycle_first_batch == progress.micro_step
+    for at in range(2 * SIZE):
+        progress = state.progress()
+        assert (progress.epoch, progress.batch) == divmod(at, SIZE)
+        assert (progress.cycles, progress.micro_step) == divmod(at, 4)
+        assert progress.batches_delivered - progress.cycle_first_batch == progress.micro_step
+        trained(state.cell, 1)
 
 
 # One's own loop
@@ -922,16 +839,13 @@ def stock_cell():
     return nn.TrainOneStepCell(network, adam(network.trainable_params()))
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize(
-    ("make", "counts"), [(accumulation_cell, False), (accumulation_cell, True), (stock_cell, True)]
-)
+@pytest.mark.parametrize(("make", "counts"), [(accumulation_cell, False), (stock_cell, True)])
 def test_own_loop_resumes_exactly(root, make, counts):
     options = {"make": make, "counts": counts}
     whole = own_loop(root.with_name("whole"), 2, **options)
     begin_process()
     found = own_loop(root, 2, 6, **options)
-    for stop_at in (12, 17, None):
+    for stop_at in (12, None):
         begin_process()
         disturb()
         found |= own_loop(root, 2, stop_at, **options)
@@ -961,8 +875,3 @@ def test_wait_and_close_have_deadlines(root):
     again = accumulation_cell(2)
     manager(root).restore(StateManager(again))
     assert tensors(again) == kept
-
-
-def test_folder_of_this_file_is_no_package():
-    # With an __init__.py here, `import mindspore` would find this folder.
-    assert not os.path.exists(os.path.join(os.path.dirname(__file__), "__init__.py"))

@@ -7,19 +7,17 @@ import pytest
 from mindspore import amp, nn
 from mindspore.experimental import optim
 from mindspore.train import Callback
+from support.memory import contents_of
 from support.training import (
     NOTES,
-    SIZE,
     CrashError,
     Interrupt,
     Job,
     Mlp,
     accumulation_cell,
     begin_process,
-    both_modes,
     checkpoints,
     digest,
-    each_mode,
     pipeline,
 )
 
@@ -29,6 +27,7 @@ from ckptkit.mindspore.parameters.apply import mode_in_force
 from ckptkit.mindspore.state.settings import Switches
 
 SAID = ": restored to the value at the save"
+SIZE = 5  # batches per epoch
 
 
 class Switching(Callback):
@@ -53,46 +52,43 @@ class Switching(Callback):
             self.network.norm.set_train(False)
 
 
-def whole_and_resumed(root, mode, at=2 * SIZE + 3, **switched):
-    """The digests of an uninterrupted run, and of one that was interrupted in its last epoch and resumed there."""
-    job = Job(mode=mode)
+def short(mode="pynative"):
+    return Job(mode=mode, data=lambda: pipeline(4 * SIZE))
+
+
+@pytest.mark.parametrize(
+    ("mode", "at", "switched"),
+    [
+        ("pynative", 2 * SIZE + 3, {"parameters_in": [2], "norm_in": [2]}),
+        ("pynative", 2 * SIZE + 3, {"norm_in": [2, 3]}),
+        ("graph", 2 * SIZE + 3, {"norm_in": [2]}),
+        # The resumed process compiles anew, and does not come to the epoch in which they were switched.
+        ("graph", SIZE + 3, {"norm_in": [1]}),
+    ],
+)
+def test_what_was_switched_once_stays_switched(tmp_path, mode, at, switched):
+    job = short(mode)
     expected = job.uninterrupted(3, Switching(job, **switched)).steps
-    job = Job(mode=mode)
+    job = short(mode)
     with pytest.raises(CrashError):
-        job.started(checkpoints(root, 1), 3, Switching(job, **switched), Interrupt(at + 1))
-    job = Job(mode=mode)
-    found = job.resumed(checkpoints(root), 3, Switching(job, **switched)).steps
-    return {step: one for step, one in expected.items() if step > at}, found
+        job.started(checkpoints(tmp_path, at), 3, Switching(job, **switched), Interrupt(at + 1))
+    job = short(mode)
+    found = job.resumed(checkpoints(tmp_path), 3, Switching(job, **switched)).steps
+    assert found == {step: one for step, one in expected.items() if step > at}
 
 
-@pytest.mark.covering(1)
-@both_modes
-@pytest.mark.parametrize("switched", [{"parameters_in": [2]}, {"norm_in": [2]}], ids=["unfrozen", "evaluating"])
-def test_what_was_switched_once_stays_switched(tmp_path, mode, switched):
-    expected, found = whole_and_resumed(tmp_path, mode, **switched)
-    assert found == expected
-
-
-def test_modes_of_first_micro_step_return_in_graph(tmp_path):
-    """The resumed process compiles anew, and does not come to the epoch in which they were switched."""
-    expected, found = whole_and_resumed(tmp_path, "graph", at=SIZE + 3, norm_in=[1])
-    assert found
-    assert found == expected
-
-
-@pytest.mark.parametrize("otherwise", [False, True])
-def test_what_is_put_back_is_named_if_the_script_has_changed(tmp_path, shown, otherwise):
+def test_what_is_put_back_is_named_if_the_script_has_changed(tmp_path, shown):
     """A script that begins as it did when the run began does so at each resume."""
     for life in range(3):
-        job = Job(mode="pynative")
+        job = short()
         switching = Switching(job, parameters_in=[2], norm_in=[2])
-        if otherwise and life == 2:
-            job.cell.network.out.bias.requires_grad = False
         assert SAID not in shown()
+        if life == 2:
+            job.cell.network.out.bias.requires_grad = False
         with pytest.raises(CrashError):
             job.started(checkpoints(tmp_path, 1), 5, switching, Interrupt((2 + life) * SIZE + 2))
-    assert ("requires_grad of hidden.weight, requires_grad of hidden.bias" in shown()) == otherwise
-    assert (SAID in shown()) == otherwise
+    assert "requires_grad of hidden.weight, requires_grad of hidden.bias" in shown()
+    assert SAID in shown()
 
 
 class FreezingFirst(Switching):
@@ -103,10 +99,10 @@ class FreezingFirst(Switching):
 
 
 def test_switch_in_on_train_begin_is_not_repeated(tmp_path):
-    job = Job()
+    job = short()
     with pytest.raises(CrashError):
         job.started(checkpoints(tmp_path, 1), 2, FreezingFirst(job, parameters_in=[1]), Interrupt(3))
-    job = Job()
+    job = short()
     job.resumed(checkpoints(tmp_path), 1, FreezingFirst(job))
     assert all(one.requires_grad for one in job.cell.network.hidden.get_parameters())
 
@@ -147,47 +143,31 @@ def test_graph_compiled_without_evaluating_cell_is_refused():
         switches.check_compiled(4)
 
 
-@each_mode
-def test_what_every_epoch_switches_is_exact(tmp_path, mode):
-    expected, found = whole_and_resumed(tmp_path, mode, norm_in=[2, 3])
-    assert found == expected
+def cell_with(**options):
+    return lambda: accumulation_cell(**options)
 
 
-def test_a_graph_compiled_otherwise_is_refused(tmp_path):
-    """Of the uninterrupted training, the compiled graph did not follow the switch."""
-    with pytest.raises(ck.ResumeError, match="set_train of norm was switched before the first micro-step after"):
-        whole_and_resumed(tmp_path, "graph", at=2 * SIZE, norm_in=[2, 3])
-
-
-@pytest.mark.parametrize(
-    ("option", "before", "now"),
-    [
-        ("clip_norm", "1.0", "None"),
-        ("clip_norm", "None", "0.5"),
-        ("loss_scaler", "'DynamicLossScaler(scale_factor=2, scale_window=50)'", "scale_window=60"),
-    ],
-)
-def test_another_train_cell_is_refused_by_name(tmp_path, option, before, now):
-    options = {
-        "1.0": 1.0,
-        "None": None,
-        "0.5": 0.5,
-        "'DynamicLossScaler(scale_factor=2, scale_window=50)'": amp.DynamicLossScaler(64, 2, 50),
-        "scale_window=60": amp.DynamicLossScaler(64, 2, 60),
-    }
-    Job(cell=lambda: accumulation_cell(**{option: options[before]})).started(checkpoints(tmp_path), 1)
-    changed = Job(cell=lambda: accumulation_cell(**{option: options[now]}))
-    with pytest.raises(ck.ResumeError) as caught:
-        changed.resumed(checkpoints(tmp_path), 2)
-    assert f"was taken with {option}={before}, this train cell has" in str(caught.value)
-    assert now in str(caught.value)
-    assert changed.cell.counters.micro_steps == 0
-
-
-def test_another_execution_mode_is_refused(tmp_path):
-    Job().started(checkpoints(tmp_path), 1)
-    with pytest.raises(ck.ResumeError, match=r"taken in PYNATIVE_MODE, this process is in GRAPH_MODE"):
-        Job(mode="graph").resumed(checkpoints(tmp_path), 2)
+def test_another_train_cell_or_mode_is_refused_by_name():
+    scaling = "'DynamicLossScaler(scale_factor=2, scale_window=50)'"
+    scalers = [cell_with(loss_scaler=amp.DynamicLossScaler(64, 2, window)) for window in (50, 60)]
+    for first, second, mode, words, now in [
+        (cell_with(clip_norm=1.0), cell_with(), "pynative", "clip_norm=1.0", "None"),
+        (cell_with(), cell_with(clip_norm=0.5), "pynative", "clip_norm=None", "0.5"),
+        (*scalers, "pynative", f"loss_scaler={scaling}", "scale_window=60"),
+        (cell_with(), cell_with(), "graph", None, "taken in PYNATIVE_MODE, this process is in GRAPH_MODE"),
+    ]:
+        begin_process()
+        state = ck.StateManager(first())
+        state.begin("runs/other")
+        contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+        begin_process(mode=mode)
+        cell = second()
+        before = digest(cell)
+        with pytest.raises(ck.ResumeError) as caught:
+            ck.StateManager(cell).apply(contents)
+        assert now in str(caught.value)
+        assert words is None or f"was taken with {words}, this train cell has" in str(caught.value)
+        assert digest(cell) == before, now
 
 
 class Evaluations:
@@ -199,7 +179,7 @@ class Evaluations:
         if before:
             self.network.set_train()
         self.optimizer = nn.Momentum(self.network.trainable_params(), 0.1, 0.9)
-        self.batches = ck.data.resumable(pipeline(), 1)
+        self.batches = ck.data.resumable(pipeline(36), 1)
         self.state = ck.StateManager([self.network, self.optimizer], self.batches, training=ck.Training(ignore=NOTES))
         self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
         self.at, self.within, self.late = at, within, late
@@ -241,18 +221,17 @@ class Evaluations:
     ],
     ids=["trains from the first evaluation on", "saved within an evaluation", "set back"],
 )
-@pytest.mark.parametrize("until", [3, 6, pytest.param(8, marks=pytest.mark.extended)])
-def test_mode_of_a_whole_network_is_that_of_its_next_micro_step(tmp_path, options, until):
+def test_mode_of_a_whole_network_is_that_of_its_next_micro_step(tmp_path, options):
     def job(root):
         return Evaluations(tmp_path / root, [3, 7], **options)
 
     expected = job("whole").run()
-    job("cut").run(until)
-    assert job("cut").run() == {step: one for step, one in expected.items() if step > until}
+    job("cut").run(3)
+    assert job("cut").run(6) == {step: one for step, one in expected.items() if 3 < step <= 6}
+    assert job("cut").run() == {step: one for step, one in expected.items() if step > 6}
 
 
-@pytest.mark.parametrize("until", [3, 6, pytest.param(8, marks=pytest.mark.extended)])
-def test_network_that_stays_in_evaluation_resumes_so(tmp_path, caplog, until):
+def test_network_that_stays_in_evaluation_resumes_so(tmp_path, caplog):
     """At the first such save, the loop is taken for one that sets it back, and the next micro-step tells."""
 
     def job(root):
@@ -260,40 +239,32 @@ def test_network_that_stays_in_evaluation_resumes_so(tmp_path, caplog, until):
 
     expected = job("whole").run()
     assert "Mlp was in evaluation mode at a save, and still is in the micro-step after it" in caplog.text
-    job("cut").run(until)
-    found = job("cut").run()
-    assert (found == {step: one for step, one in expected.items() if step > until}) == (until != 3)
+    for until in (3, 6):
+        job(f"cut at {until}").run(until)
+        found = job(f"cut at {until}").run()
+        assert (found == {step: one for step, one in expected.items() if step > until}) == (until != 3)
 
 
-class Groups:
+def test_mode_in_force_is_that_of_the_public_function():
+    for name, mode in (("GRAPH", ms.GRAPH_MODE), ("PYNATIVE", ms.PYNATIVE_MODE)):
+        begin_process(mode=name.lower())
+        assert (ms.get_context("mode"), mode_in_force()) == (mode, name)
+
+
+class Groups(Evaluations):
     """A loop with an optimizer of `mindspore.experimental`, whose options it changes as in ported code."""
 
-    def __init__(self, root, kind, change):
-        begin_process()
-        self.network = Mlp().set_train()
-        self.optimizer = kind(self.network.trainable_params())
-        self.batches = ck.data.resumable(pipeline(), 1)
-        self.state = ck.StateManager(
-            [self.network, self.optimizer], self.batches, strict=True, training=ck.Training(ignore=NOTES)
-        )
-        self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
-        self.change, self.steps = change, {}
+    def __init__(self, root):
+        super().__init__(root, [3])
+        self.batches = ck.data.resumable(pipeline(36), 1)
+        self.optimizer = optim.Adam(self.network.trainable_params(), lr=0.01, weight_decay=0.1)
+        cells = [self.network, self.optimizer]
+        self.state = ck.StateManager(cells, self.batches, strict=True, training=ck.Training(ignore=NOTES))
 
-    def run(self, until=None):
-        gradients = ms.value_and_grad(self.network, None, self.optimizer.parameters)
-        with self.manager as manager:
-            manager.restore(self.state)
-            for x, y in self.batches:
-                self.optimizer(gradients(x, y)[1])
-                number = self.state.progress().batches_delivered
-                if number % 4 == 3:  # each new value compiles the optimizer again
-                    for group in self.optimizer.param_groups:
-                        self.change(group)
-                manager.step(self.state)
-                self.steps[number] = digest(self.network)
-                if number == until:
-                    break
-        return self.steps
+    def evaluate(self, x, y):
+        for group in self.optimizer.param_groups:  # each new value compiles the optimizer again
+            group["weight_decay"] *= 0.5
+            group["betas"] = (group["betas"][0] + 0.01, group["betas"][1])
 
     def restart(self, **options):
         for group in self.optimizer.param_groups:
@@ -302,30 +273,14 @@ class Groups:
             manager.restore(self.state)
 
 
-@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
-def test_mode_in_force_is_that_of_the_public_function(mode):
-    begin_process(mode="graph" if mode == ms.GRAPH_MODE else "pynative")
-    assert ms.get_context("mode") == mode
-    assert mode_in_force() == ("GRAPH" if mode == ms.GRAPH_MODE else "PYNATIVE")
-
-
-def decay_less(group):
-    group["weight_decay"] *= 0.5
-
-
-def remember_longer(group):
-    group["betas"] = (min(0.99, group["betas"][0] + 0.01), group["betas"][1])
-
-
-@pytest.mark.parametrize("change", [decay_less, pytest.param(remember_longer, marks=pytest.mark.extended)])
-def test_options_of_parameter_groups_are_stored(tmp_path, caplog, change):
+def test_options_of_parameter_groups_are_stored(tmp_path, caplog):
     def job(root):
-        return Groups(tmp_path / root, lambda weights: optim.Adam(weights, lr=0.01, weight_decay=0.1), change)
+        return Groups(tmp_path / root)
 
-    expected = job("whole").run()
-    job("cut").run(5)
+    expected = job("whole").run(6)
+    job("cut").run(4)
     caplog.clear()
-    assert job("cut").run() == {step: one for step, one in expected.items() if step > 5}
+    assert job("cut").run(6) == {step: one for step, one in expected.items() if step > 4}
     assert SAID not in caplog.text
     job("whole").restart(weight_decay=0.3)
     assert f"weight_decay of parameter group 0{SAID}" in caplog.text
@@ -349,29 +304,15 @@ class ByName:
         return still, evaluating, self.optimizer.param_groups[0]["weight_decay"], float(self.optimizer.lrs[0])
 
 
-def freeze(job):
-    job.network.hidden.weight.requires_grad = False
-
-
-def evaluate(job):
-    job.network.norm.set_train(False)
-
-
-def decay(job):
-    job.optimizer.param_groups[0]["weight_decay"] = 0.3
-
-
-def warm_up(job):
-    job.optimizer.lrs[0].set_data(ms.Tensor(0.25))
-
-
-@pytest.mark.parametrize("switch", [freeze, evaluate, decay, warm_up])
-def test_switches_of_cells_given_by_name_return(tmp_path, switch):
+def test_switches_of_cells_given_by_name_return(tmp_path):
     job = ByName(tmp_path / "run")
     begun = job.switched()
-    switch(job)
+    job.network.hidden.weight.requires_grad = False
+    job.network.norm.set_train(False)
+    job.optimizer.param_groups[0]["weight_decay"] = 0.3
+    job.optimizer.lrs[0].set_data(ms.Tensor(0.25))
     expected = job.switched()
-    assert expected != begun
+    assert not any(now == then for now, then in zip(expected, begun, strict=True))
     job.state.count_delivered()
     job.manager.step(job.state)
     job.manager.save_final(job.state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 import mindspore as ms
@@ -12,7 +11,7 @@ from mindspore import amp, nn, ops
 from mindspore.train import Callback, EarlyStopping, LossMonitor, Model
 from support.live import LONG_SECONDS, Stall
 from support.options import grouped
-from support.training import Stop, begin_process, both_modes, each_mode
+from support.training import Stop, begin_process
 
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
@@ -24,9 +23,8 @@ from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
-each_window = pytest.mark.parametrize("window", ["auto", "slice"])
 WIDTH = 160  # its square, and six times the width, have more than 64 KiB or less
-SIZE = 7  # batches per epoch
+SIZE = 5  # batches per epoch
 
 
 class Wide(nn.Cell):
@@ -149,12 +147,6 @@ class Loop:
             self.manager.step(self.state)
 
 
-def stalling(root, key="*/weights-000.safetensors", when="during"):
-    """A storage that stalls in the middle of a file, or before it."""
-    stall = Stall()
-    return FaultyStorage(LocalStorage(root), [Fault(stall, operations={"write"}, key=key, when=when)]), stall
-
-
 def assert_window(report, *, copied_whole=False):
     """Whether the window was used."""
     later = report.cost.in_place_bytes + report.cost.fenced_bytes
@@ -166,15 +158,30 @@ def assert_window(report, *, copied_whole=False):
 # One's own loop
 
 
-@pytest.mark.covering(1)
-@both_modes
-@each_window
-@pytest.mark.parametrize(("k", "at"), [(1, 2), (3, 3), (3, 4), (3, 5)])
-@pytest.mark.parametrize("key", ["*/weights-000.safetensors", "*/optimizer-000.safetensors"])
-def test_updates_while_the_storage_stalls_tear_nothing(root, copies, *, mode, window, k, at, key):
+@pytest.fixture
+def stalled(root):
+    """Begins a loop on a storage that stalls in the middle of a file, or before it."""
+
+    def begin(cell, *, key="*/weights-000.safetensors", when="during", **options):
+        stall = Stall()
+        storage = FaultyStorage(LocalStorage(root), [Fault(stall, operations={"write"}, key=key, when=when)])
+        return Loop(storage, cell, **options), stall
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("mode", "window", "k", "at", "kind"),
+    [
+        ("pynative", "auto", 1, 2, "weights"),
+        ("graph", "slice", 3, 3, "optimizer"),
+        ("pynative", "slice", 3, 4, "weights"),
+        ("graph", "auto", 3, 5, "optimizer"),
+    ],
+)
+def test_updates_while_the_storage_stalls_tear_nothing(root, stalled, copies, *, mode, window, k, at, kind):
     begin_process(mode=mode)
-    storage, stall = stalling(root, key)
-    loop = Loop(storage, train_cell(k), calls=at, window=window)
+    loop, stall = stalled(train_cell(k), key=f"*/{kind}-000.safetensors", calls=at, window=window)
     handle = loop.manager.save(loop.state)
     loop.run(k + 1)
     assert stall.reached.wait(LONG_SECONDS)
@@ -186,15 +193,11 @@ def test_updates_while_the_storage_stalls_tear_nothing(root, copies, *, mode, wi
     assert_window(loop.reports[0])
 
 
-@pytest.mark.covering(1)
-@each_mode
-@each_window
-@pytest.mark.parametrize("within", [False, True])
-def test_set_data_gives_a_weight_other_memory(root, copies, mode, window, within):
+@pytest.mark.parametrize(("window", "within"), [("auto", False), ("slice", True)])
+def test_set_data_gives_a_weight_other_memory(root, stalled, copies, window, within):
     """Between two saves; or after the fence, while the storage stalls."""
-    begin_process(mode=mode)
-    storage, stall = stalling(root)
-    loop = Loop(storage, train_cell(), calls=4, window=window)
+    begin_process()
+    loop, stall = stalled(train_cell(), calls=4, window=window)
     handle = loop.manager.save(loop.state)
     if within:
         loop.manager.fence()
@@ -211,13 +214,9 @@ def test_set_data_gives_a_weight_other_memory(root, copies, mode, window, within
     assert_whole(root, copies, at_least=2)
 
 
-@pytest.mark.covering(1)
-@each_mode
-@each_window
-def test_whoever_calls_the_fence_may_write(root, copies, mode, window):
-    begin_process(mode=mode)
-    storage, stall = stalling(root)
-    loop = Loop(storage, train_cell(), calls=4, window=window)
+def test_whoever_calls_the_fence_may_write(root, stalled, copies):
+    begin_process()
+    loop, stall = stalled(train_cell(), calls=4)
     handle = loop.manager.save(loop.state)
     loop.manager.fence()
     change(large(loop.cell))
@@ -227,20 +226,19 @@ def test_whoever_calls_the_fence_may_write(root, copies, mode, window):
     assert_whole(root, copies)
 
 
-@pytest.mark.covering(1)
-@each_mode
-@each_window
-def test_forward_that_changes_weight_is_reported(root, copies, mode, window, shown):
+@pytest.mark.parametrize(("mode", "before"), [("pynative", 1), ("graph", 0)])
+def test_forward_that_changes_weight_is_reported(root, stalled, copies, *, mode, before, shown):
+    """The first save is fenced from a forward pass that nobody has seen."""
     begin_process(mode=mode)
-    storage, stall = stalling(root)
-    loop = Loop(storage, train_cell(network=Assigning), window=window)
-    assert "the forward pass changes" not in shown()
-    loop.run(1)
-    assert "the forward pass changes hidden.weight, which only an update should" in shown()
+    loop, stall = stalled(train_cell(network=Assigning))
+    loop.run(before)
+    said = "the forward pass changes hidden.weight, which only an update should"
+    assert (said in shown()) == bool(before)
     handle = loop.manager.save(loop.state)
     loop.run(1)
     stall.let_go()
     handle.result()
+    assert said in shown()
     loop.run(3)
     loop.manager.save(loop.state).result()
     assert_whole(root, copies, at_least=2)
@@ -255,15 +253,13 @@ class AssigningInTraining(Assigning):
         return ops.square(self.logits(x) - y).mean()
 
 
-@each_mode
 @pytest.mark.parametrize("when", ["before", "during"])
-def test_forward_that_begins_to_change_a_weight_fails_one_save(root, copies, mode, when, shown):
+def test_forward_that_begins_to_change_a_weight_fails_one_save(root, stalled, copies, when, shown):
     """Whether the writer had read nothing of the weight or some: the next save copies it, and is whole."""
-    begin_process(mode=mode)
-    storage, stall = stalling(root, when=when)
+    begin_process()
     cell = train_cell(network=AssigningInTraining)
     cell.network.set_train(False)
-    loop = Loop(storage, cell, calls=4)
+    loop, stall = stalled(cell, when=when, calls=4)
     handle = loop.manager.save(loop.state)
     assert stall.reached.wait(LONG_SECONDS)
     cell.network.set_train(True)
@@ -291,11 +287,9 @@ class Remembering(Wide):
 
 
 @pytest.mark.skipif(not hasattr(nn.Cell, "register_buffer"), reason="this MindSpore has no buffers")
-@each_window
-def test_buffer_changed_while_storage_stalls_is_whole(root, copies, window):
+def test_buffer_changed_while_storage_stalls_is_whole(root, stalled, copies):
     begin_process()
-    storage, stall = stalling(root)
-    loop = Loop(storage, train_cell(network=Remembering), calls=4, window=window)
+    loop, stall = stalled(train_cell(network=Remembering), calls=4)
     handle = loop.manager.save(loop.state)
     loop.run(1)
     stall.let_go()
@@ -304,42 +298,6 @@ def test_buffer_changed_while_storage_stalls_is_whole(root, copies, window):
     assert int(loop.cell.network.bank.asnumpy()[0, 0]) == 5
     assert_whole(root, copies)
     assert "bank" in copies[1, 1]
-
-
-@pytest.mark.covering(1)
-@each_mode
-@each_window
-def test_first_save_is_fenced_from_unseen_forward(root, copies, mode, window):
-    begin_process(mode=mode)
-    storage, stall = stalling(root)
-    loop = Loop(storage, train_cell(network=Assigning), window=window)
-    handle = loop.manager.save(loop.state)
-    loop.run(1)
-    stall.let_go()
-    handle.result()
-    assert_whole(root, copies)
-
-
-@pytest.mark.covering(1)
-@each_mode
-@each_window
-def test_what_a_second_optimizer_writes_is_copied(root, copies, mode, window):
-    """Its step comes whenever its loop calls it, in the middle of the train cell's cycle."""
-    begin_process(mode=mode)
-    storage, stall = stalling(root)
-    cell, other = train_cell(), Wide().set_train()
-    other.update_parameters_name("other.")
-    sgd = nn.Momentum([*other.trainable_params(), large(cell)], 0.1, 0.9)
-    for one in (sgd.global_step, sgd.learning_rate):
-        one.name = f"sgd.{one.name}"
-    step = Second(other, cell.network, sgd)
-    loop = Loop(storage, cell, calls=4, state=ck.StateManager([cell, step]), window=window)
-    handle = loop.manager.save(loop.state)
-    step(ms.Tensor(np.ones((4, 6), np.float32)), ms.Tensor(np.ones((4, 3), np.float32)))
-    loop.run(1)
-    stall.let_go()
-    handle.result()
-    assert_whole(root, copies)
 
 
 class Second(nn.Cell):
@@ -359,6 +317,24 @@ class Second(nn.Cell):
         loss, gradients = self.differentiate(x, y)
         self.optimizer(gradients)
         return loss
+
+
+def test_what_a_second_optimizer_writes_is_copied(root, stalled, copies):
+    """Its step comes whenever its loop calls it, in the middle of the train cell's cycle."""
+    begin_process()
+    cell, other = train_cell(), Wide().set_train()
+    other.update_parameters_name("other.")
+    sgd = nn.Momentum([*other.trainable_params(), large(cell)], 0.1, 0.9)
+    for one in (sgd.global_step, sgd.learning_rate):
+        one.name = f"sgd.{one.name}"
+    step = Second(other, cell.network, sgd)
+    loop, stall = stalled(cell, calls=4, state=ck.StateManager([cell, step]))
+    handle = loop.manager.save(loop.state)
+    step(ms.Tensor(np.ones((4, 6), np.float32)), ms.Tensor(np.ones((4, 3), np.float32)))
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    assert_whole(root, copies)
 
 
 class Foreign(nn.Cell):
@@ -389,14 +365,10 @@ class Foreign(nn.Cell):
         return loss
 
 
-@pytest.mark.covering(1)
-@each_window
-@pytest.mark.parametrize("steady", [False, True])
-@pytest.mark.parametrize("at", [3, 4, 5])
-def test_foreign_cell_needs_promise_for_window(root, copies, window, steady, at):
-    begin_process(mode="pynative")
-    storage, stall = stalling(root)
-    loop = Loop(storage, Foreign(steady).set_train(), calls=at, count=True, window=window)
+@pytest.mark.parametrize(("steady", "at"), [(False, 4), (True, 5)])
+def test_foreign_cell_needs_promise_for_window(root, stalled, copies, steady, at):
+    begin_process()
+    loop, stall = stalled(Foreign(steady).set_train(), calls=at, count=True)
     handle = loop.manager.save(loop.state)
     loop.run(4)
     assert stall.reached.wait(LONG_SECONDS)
@@ -408,40 +380,24 @@ def test_foreign_cell_needs_promise_for_window(root, copies, window, steady, at)
     assert_window(loop.reports[0], copied_whole=not steady)
 
 
-@pytest.mark.covering(1)
-@each_mode
-@each_window
-def test_restore_by_other_manager_tears_nothing(tmp_path, root, copies, mode, window):
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_restore_by_other_manager_tears_nothing(tmp_path, root, stalled, copies, is_foreign):
     """The older one's save is still being written, from the very memory that the restore overwrites."""
-    begin_process(mode=mode)
-    other = Loop(tmp_path / "other", train_cell(), calls=2)
+
+    def cell():
+        begin_process()
+        return Foreign(steady=True).set_train() if is_foreign else train_cell()
+
+    other = Loop(tmp_path / "other", cell(), calls=2, count=is_foreign)
     other.manager.save(other.state).result()
     mine = dict(copies)
-    begin_process(mode=mode)
-    storage, stall = stalling(root)
-    loop = Loop(storage, train_cell(), calls=4, window=window)
+    loop, stall = stalled(cell(), calls=4, count=is_foreign)
     handle = loop.manager.save(loop.state)
     ck.CheckpointManager(tmp_path / "other").restore(ck.StateManager(loop.cell))
     stall.let_go()
     handle.result()
     assert_whole(root, copies)
     assert_whole(tmp_path / "other", mine)
-
-
-@each_window
-def test_restore_into_foreign_cell_tears_nothing(tmp_path, root, copies, window):
-    """By another manager, while a save is still being written."""
-    begin_process(mode="pynative")
-    other = Loop(tmp_path / "other", Foreign(True).set_train(), calls=2, count=True)
-    other.manager.save(other.state).result()
-    storage, stall = stalling(root)
-    loop = Loop(storage, Foreign(True).set_train(), calls=4, count=True, window=window)
-    handle = loop.manager.save(loop.state)
-    ck.CheckpointManager(tmp_path / "other").restore(ck.StateManager(loop.cell))
-    stall.let_go()
-    handle.result()
-    copies_here = {at: one for at, one in copies.items() if at == (1, 1)}
-    assert_whole(root, copies_here)
 
 
 # Under Model
@@ -520,11 +476,9 @@ class Job:
         verb(epochs, dataset, *more, callbacks=callbacks, initial_epoch=point.epoch)
 
 
-@pytest.mark.covering(1)
-@both_modes
-@each_window
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("remainder", ["carry", "flush"])
+@pytest.mark.parametrize(
+    ("mode", "window", "k", "remainder"), [("pynative", "auto", 1, "carry"), ("graph", "slice", 3, "flush")]
+)
 def test_a_slow_disk_under_model_tears_nothing(root, copies, monkeypatch, *, shown, mode, window, k, remainder):
     begin_process(mode=mode)
     job = Job(root, monkeypatch, window=window, cell=train_cell(k, remainder=remainder))
@@ -535,14 +489,10 @@ def test_a_slow_disk_under_model_tears_nothing(root, copies, monkeypatch, *, sho
     assert "may change parameters" not in shown()
 
 
-@pytest.mark.covering(1)
-@each_mode
-@each_window
-def test_skipped_update_of_loss_scaler_tears_nothing(root, copies, monkeypatch, mode, window):
-    begin_process(mode=mode)
+def test_skipped_update_of_loss_scaler_tears_nothing(root, copies, monkeypatch):
+    begin_process()
     cell = train_cell(loss_scaler=amp.DynamicLossScaler(2.0**127, 2**16, 2))
-    job = Job(root, monkeypatch, window=window, cell=cell)
-    job.train()
+    Job(root, monkeypatch, cell=cell).train(epochs=3)
     assert 0 < cell.counters.updates < cell.counters.cycles
     assert_whole(root, copies, at_least=3)
 
@@ -565,13 +515,10 @@ class AveragedAtSteps(Averaged):
         self._swap(run_context)
 
 
-@pytest.mark.covering(1)
-@each_mode
-@each_window
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_weights_swapped_at_steps_are_copied_immediately(root, copies, monkeypatch, *, shown, mode, window, place):
-    begin_process(mode=mode)
-    job = Job(root, monkeypatch, window=window)
+def test_weights_swapped_at_steps_are_copied_immediately(root, copies, monkeypatch, *, shown, place):
+    begin_process()
+    job = Job(root, monkeypatch)
     job.train(**{place: [AveragedAtSteps(job.cell)]})
     assert "AveragedAtSteps may change parameters within an epoch" in shown()
     assert "read_only=[AveragedAtSteps]" in shown()
@@ -580,16 +527,18 @@ def test_weights_swapped_at_steps_are_copied_immediately(root, copies, monkeypat
         assert_window(report, copied_whole=True)
 
 
-@pytest.mark.covering(1)
-@each_mode
-@each_window
-@pytest.mark.parametrize("place", ["before", "after"])
-@pytest.mark.parametrize("hooks", [("on_eval_begin", "on_eval_end"), ("on_train_epoch_end",), ("on_train_end",)])
-@pytest.mark.parametrize("every", [1, SIZE])
-def test_weights_swapped_around_evaluation_are_fenced(root, copies, monkeypatch, *, mode, window, place, hooks, every):
+@pytest.mark.parametrize(
+    ("place", "hooks", "every"),
+    [
+        ("before", ["on_eval_begin", "on_eval_end"], 1),
+        ("after", ["on_train_epoch_end"], SIZE),
+        ("before", ["on_train_end"], SIZE),
+    ],
+)
+def test_weights_swapped_around_evaluation_are_fenced(root, copies, monkeypatch, *, place, hooks, every):
     """Saves as often as can be, of which the last of an epoch is skipped; and one at the end of each epoch."""
-    begin_process(mode=mode)
-    job = Job(root, monkeypatch, window=window, save=ck.SaveEvery(micro_steps=every))
+    begin_process()
+    job = Job(root, monkeypatch, save=ck.SaveEvery(micro_steps=every))
     job.fit(**{place: [Averaged(job.cell, *hooks)]}, epochs=3)
     assert_whole(root, copies, at_least=3)
     assert_window(job.reports[0], copied_whole=place == "after")
@@ -600,31 +549,28 @@ class StoppingAtEpochs(Callback):
         run_context.request_stop()
 
 
-@pytest.mark.covering(1)
-@each_window
-@pytest.mark.parametrize("at", [4, SIZE, SIZE + 2])
-@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end", "on_eval_begin"])
-def test_later_callback_ending_training_tears_nothing(root, copies, monkeypatch, *, window, at, hook):
+@pytest.mark.parametrize(
+    ("at", "hook"), [(4, "on_train_epoch_end"), (SIZE, "on_train_end"), (SIZE + 2, "on_eval_begin")]
+)
+def test_later_callback_ending_training_tears_nothing(root, copies, monkeypatch, at, hook):
     """Other callbacks change no weights between its request to stop and the last save."""
-    job = Job(root, monkeypatch, window=window, read_only=[Stop])
+    begin_process()
+    job = Job(root, monkeypatch, read_only=[Stop])
     job.fit(before=[Averaged(job.cell, hook)], after=[Stop(at)], epochs=3)
     assert_whole(root, copies)
 
 
-@each_window
-def test_stop_after_saved_epoch_tears_nothing(root, copies, monkeypatch, window):
+def test_stop_after_saved_epoch_tears_nothing(root, copies, monkeypatch):
     """A callback ends training after the save of that epoch."""
-    job = Job(root, monkeypatch, window=window, save=ck.SaveEvery(micro_steps=SIZE))
+    begin_process()
+    job = Job(root, monkeypatch, save=ck.SaveEvery(micro_steps=SIZE))
     job.train(before=[Averaged(job.cell, "on_train_end")], after=[StoppingAtEpochs()], epochs=3)
     assert_whole(root, copies)
 
 
-@pytest.mark.covering(1)
-@each_mode
-@each_window
-def test_best_weights_of_early_stopping_are_fenced(root, copies, monkeypatch, mode, window):
-    begin_process(mode=mode)
-    job = Job(root, monkeypatch, window=window)
+def test_best_weights_of_early_stopping_are_fenced(root, copies, monkeypatch):
+    begin_process()
+    job = Job(root, monkeypatch)
     job.fit(before=[EarlyStopping("mae", patience=0, min_delta=1e9, mode="min", restore_best_weights=True)], epochs=4)
     assert_whole(root, copies, at_least=3)
     assert_window(job.reports[0])
@@ -635,6 +581,10 @@ class OnlyLooking(Callback):
 
     def on_train_step_end(self, run_context):
         run_context.original_args().train_network.trainable_params()
+
+
+class LookingToo(OnlyLooking):
+    pass
 
 
 class PrintsLoss(Callback):
@@ -650,27 +600,13 @@ class PrintsLoss(Callback):
         print(f"step {params.cur_step_num}: {sum(self.losses) / len(self.losses):.4f}")
 
 
-@pytest.mark.covering(1)
-@each_window
-@pytest.mark.parametrize("read_only", ["none", "class", "object"])
-def test_read_only_callback_keeps_window(root, copies, monkeypatch, *, shown, window, read_only):
-    looking = OnlyLooking()
-    declared = {"none": [], "class": [OnlyLooking], "object": [looking]}[read_only]
-    job = Job(root, monkeypatch, window=window, read_only=declared)
-    job.train(before=[looking, LossMonitor()])
-    assert ("OnlyLooking may change parameters" in shown()) == (read_only == "none")
-    assert_whole(root, copies, at_least=3)
-    assert_window(job.reports[0], copied_whole=read_only == "none")
-
-
-@pytest.mark.covering(1)
-@each_mode
-@each_window
-def test_callback_that_is_proven_to_look_keeps_window(root, copies, monkeypatch, *, shown, mode, window):
-    begin_process(mode=mode)
-    job, looking = Job(root, monkeypatch, window=window), PrintsLoss()
-    job.train(before=[looking])
-    assert len(looking.losses) > SIZE
+def test_callbacks_that_only_look_keep_the_window(root, copies, monkeypatch, shown):
+    """Those that are declared, as a class or an object, and those whose code proves it."""
+    begin_process()
+    looking, printing = LookingToo(), PrintsLoss()
+    job = Job(root, monkeypatch, read_only=[OnlyLooking, looking])
+    job.train(before=[OnlyLooking(), looking, LossMonitor(), printing])
+    assert len(printing.losses) > SIZE
     assert "may change parameters" not in shown()
     assert_whole(root, copies, at_least=3)
     assert_window(job.reports[0])
@@ -684,19 +620,7 @@ class Plain(Wide):
         self.norm = nn.Identity()
 
 
-@pytest.mark.covering(1)
-@each_mode
-@pytest.mark.parametrize("mid_cycle", ["align", "rewind"])
-def test_aligned_and_rewound_saves_are_whole(root, copies, monkeypatch, mode, mid_cycle):
-    begin_process(mode=mode)
-
-    cell = train_cell(network=Plain)
-    job = Job(root, monkeypatch, cell=cell, mid_cycle=mid_cycle)
-    job.train()
+def test_rewound_saves_are_whole(root, copies, monkeypatch):
+    begin_process()
+    Job(root, monkeypatch, cell=train_cell(network=Plain), mid_cycle="rewind").train()
     assert_whole(root, copies, at_least=2)
-
-
-def test_harmless_callbacks_give_no_warning(root, monkeypatch, caplog):
-    caplog.set_level(logging.WARNING, "ckptkit")
-    Job(root, monkeypatch).train(before=[LossMonitor()])
-    assert "may change parameters" not in caplog.text
