@@ -10,7 +10,7 @@ from mindspore.train import Model
 from support.training import Job, Mlp, accumulation_cell, begin_process, checkpoints, pipeline, tensors
 
 import ckptkit as ck
-from ckptkit.tools.interchange import Renames, export_weights, import_weights
+from ckptkit.tools.interchange import export_weights, import_weights
 from ckptkit.tools.interchange.weights_file import open_weights
 
 FORMATS = ["ckpt", "safetensors"]
@@ -130,16 +130,6 @@ def test_mid_cycle_export_lacks_only_accumulators(root, tmp_path):
     )
     assert set(missing) == {one.name for one in cell.accumulators}
     assert unknown == []
-
-
-@pytest.mark.parametrize("end", FORMATS)
-def test_renames_reach_moments_of_optimizer(root, tmp_path, end):
-    Job().started(checkpoints(root), 1)
-    file = tmp_path / f"x.{end}"
-    export_weights(root, file, with_optimizer=True, renames=Renames({"hidden.": "body.hidden."}))
-    names = ms.load_checkpoint(str(file), format=end).keys()
-    assert {"body.hidden.weight", "moment1.body.hidden.weight", "moment2.body.hidden.bias", "out.weight"} <= names
-    assert not any("1.hidden" in name for name in names)
 
 
 def test_export_then_import_keeps_weights(root, tmp_path):

@@ -62,17 +62,6 @@ print(json.dumps(float(np.float32(1e-40) * np.float32(0.5)) == 0))
         ("GRAPH_MODE", "cell", "late"),
         ("GRAPH_MODE", "operation", "first"),
         ("PYNATIVE_MODE", "compiled", "early"),
-        *(
-            pytest.param(*case, marks=pytest.mark.extended)
-            for case in (
-                ("GRAPH_MODE", "cell", "early"),
-                ("GRAPH_MODE", "cell", "first"),
-                ("GRAPH_MODE", "compiled", "first"),
-                ("PYNATIVE_MODE", "cell", "late"),
-                ("PYNATIVE_MODE", "cell", "early"),
-                ("PYNATIVE_MODE", "compiled", "late"),
-            )
-        ),
     ],
 )
 def test_denormals_are_zero_at_every_launch(tmp_path, mode, code, early):
@@ -86,38 +75,28 @@ def test_denormals_are_zero_at_every_launch(tmp_path, mode, code, early):
     assert "1.2e-38" not in ended.stderr
 
 
-def test_threads_that_cannot_be_changed_are_named(monkeypatch, shown):
-    monkeypatch.setattr(kernel_threads, "_are_zero_in_operations", lambda: False)
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    here = DenormalsAsZero()
-    here.begin()
-    kernel_threads.take_denormals_as_zero_everywhere()
-    here.end()
-    assert "keep numbers below 1.2e-38" in shown()
-
-
-def test_tensors_that_mindtorch_marks_with_a_device_are_no_obstacle(monkeypatch):
+@pytest.mark.parametrize("mark", [None, "cpu"])
+def test_threads_that_cannot_be_changed_are_named(monkeypatch, shown, mark):
+    """Tensors that mindtorch marks with a device are no obstacle."""
     made = ms.Tensor.__init__
 
     def make_marked(tensor, *args, **options):
         made(tensor, *args, **options)
-        tensor.init = "cpu"
+        tensor.init = mark
 
     monkeypatch.setattr(ms.Tensor, "__init__", make_marked)
     monkeypatch.setattr(kernel_threads, "_are_zero_in_operations", lambda: False)
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     here = DenormalsAsZero()
     here.begin()
     try:
         kernel_threads.take_denormals_as_zero_everywhere()
     finally:
         here.end()
+    assert "keep numbers below 1.2e-38" in shown()
 
 
-@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
-def test_nothing_is_done_for_a_thread_that_keeps_them(monkeypatch, shown, mode):
+def test_nothing_is_done_for_a_thread_that_keeps_them(monkeypatch, shown):
     monkeypatch.setattr(kernel_threads, "takes_denormals_as_zero", lambda: False)
     monkeypatch.setattr(kernel_threads, "_are_zero_in_operations", lambda: pytest.fail("computed"))
-    ms.set_context(mode=mode)
     kernel_threads.take_denormals_as_zero_everywhere()
     assert "1.2e-38" not in shown()

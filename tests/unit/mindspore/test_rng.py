@@ -39,13 +39,20 @@ def draws():
 
 
 def test_restoring_gives_the_same_draws():
+    """From what was stored, too; it holds the state of the moment at which it was taken."""
     draws()
+    before = rng_digest()
+    leaves = []
     state = capture_rng()
+    assert rng_digest() == before
+    stored = encode_tree(capture_rng(), "rng", leaves)
     first, second = draws(), draws()
-    disturb()
-    restore_rng(state)
-    assert (draws(), draws()) == (first, second)
     assert all(one != other for one, other in zip(first, second, strict=True))
+    for again in (state, decode_tree(stored, {leaf.name: leaf.array for leaf in leaves})):
+        disturb()
+        restore_rng(again)
+        assert rng_digest() == before
+        assert (draws(), draws()) == (first, second)
 
 
 def test_capture_advances_nothing():
@@ -57,38 +64,12 @@ def test_capture_advances_nothing():
     assert draws() == first
 
 
-def test_restoring_what_was_captured_changes_nothing():
-    draws()
-    before = rng_digest()
-    restore_rng(capture_rng())
-    assert rng_digest() == before
-
-
-@pytest.mark.parametrize("seed", [0, 7])
-def test_seed_that_was_set_stays(seed):
-    ms.set_seed(seed)
-    before = rng_digest()
-    seed_operators()
-    assert rng_digest() == before
-
-
-def test_capture_is_of_its_moment():
-    state = capture_rng()
-    before = rng_digest()
-    draws()
-    assert rng_digest() != before
-    restore_rng(state)
-    assert rng_digest() == before
-
-
-def test_capture_survives_being_stored():
-    draws()
-    leaves = []
-    stored = encode_tree(capture_rng(), "rng", leaves)
-    first = draws()
-    disturb()
-    restore_rng(decode_tree(stored, {leaf.name: leaf.array for leaf in leaves}))
-    assert draws() == first
+def test_seed_that_was_set_stays():
+    for seed in (0, 7):
+        ms.set_seed(seed)
+        before = rng_digest()
+        seed_operators()
+        assert rng_digest() == before, seed
 
 
 def test_seeds_that_were_not_set_stay_unset():
@@ -110,21 +91,19 @@ def test_generator_of_mindspore_is_part_of_it():
     assert ms.get_rng_state().asnumpy().tobytes() == before
 
 
-@pytest.mark.parametrize(
-    ("draw", "drawn"),
-    [
+def test_every_draw_of_the_process_is_seen():
+    for draw, drawn in [
         (lambda: None, set()),
         (random.random, {"python"}),
         (np.random.random, {"numpy"}),
         (lambda: np.random.random(312), {"numpy"}),  # all that was generated at once: the place is the same again
         (np.random.normal, {"numpy"}),  # the one that was kept back
-    ],
-)
-def test_every_draw_of_the_process_is_seen(draw, drawn):
-    np.random.normal()
-    before = capture_host_rng()
-    draw()
-    assert host_rng_drawn(before) == drawn
+    ]:
+        np.random.seed(3)
+        np.random.normal()
+        before = capture_host_rng()
+        draw()
+        assert host_rng_drawn(before) == drawn, draw
 
 
 def test_undisturbed_protects_python_and_numpy():
@@ -135,10 +114,6 @@ def test_undisturbed_protects_python_and_numpy():
         assert rng_digest() != before  # it does seed both
     assert rng_digest() == before
     assert ds.config.get_seed() == 77
-
-
-def test_undisturbed_protects_when_something_fails():
-    before = rng_digest()
     with pytest.raises(ZeroDivisionError), undisturbed():
         np.random.rand() / 0
     assert rng_digest() == before
@@ -158,24 +133,22 @@ def test_importing_all_of_ckptkit_draws_from_no_generator():
     python("-c", code, timeout=120)
 
 
-@pytest.mark.parametrize(
-    ("draw", "words"),
-    [
-        (lambda: None, 0),
-        (lambda: nn.Dense(3, 2), 2 + 2),  # weight and bias, by MindSpore's initializers
-        (lambda: np.random.random_sample(5000), 10000),
-        (lambda: np.random.bytes(4 * 700_000), 700_000),
-        (lambda: np.random.bytes(2**26 + 2**23), 2**24),  # no more is counted
-        (lambda: np.random.seed(3), 0),
-        (lambda: ms.set_seed(3), 0),
-        (lambda: ds.config.set_seed(3), 0),
-    ],
-)
-def test_draws_without_a_seed_are_counted(unseeded, draw, words):
+def test_draws_without_a_seed_are_counted(unseeded):
     """Only a generator that nobody has seeded still has what it was made of; this fails if NumPy keeps it longer."""
-    draw()
-    after = np.random.get_state(legacy=False)
-    assert words_drawn_unseeded() == words
-    assert not host_rng_drawn({"python": random.getstate(), "numpy": after})
-    np.random.bytes(40)
-    assert words_drawn_unseeded() == words, "what the first call saw is before the restore"
+    for name, draw, words in [
+        ("nothing", lambda: None, 0),
+        ("initializers", lambda: nn.Dense(3, 2), 2 + 2),  # weight and bias
+        ("numbers", lambda: np.random.random_sample(5000), 10000),
+        ("bytes", lambda: np.random.bytes(4 * 700_000), 700_000),
+        ("more than is counted", lambda: np.random.bytes(2**26 + 2**23), 2**24),
+        ("NumPy's seed", lambda: np.random.seed(3), 0),
+        ("MindSpore's seed", lambda: ms.set_seed(3), 0),
+        ("seed of the data", lambda: ds.config.set_seed(3), 0),
+    ]:
+        unseeded()
+        draw()
+        after = np.random.get_state(legacy=False)
+        assert words_drawn_unseeded() == words, name
+        assert not host_rng_drawn({"python": random.getstate(), "numpy": after}), name
+        np.random.bytes(40)
+        assert words_drawn_unseeded() == words, "what the first call saw is before the restore"

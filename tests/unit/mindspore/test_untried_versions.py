@@ -22,15 +22,13 @@ def _as_in_a_new_process():
     versions.warn_if_untried.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("version", "warns"),
-    [("2.7.1", False), ("2.10.0", False), ("2.10.1rc1", False), ("2.11.0", True), ("3.0", True), ("r3", True)],
-)
-def test_newer_version_is_named_once(caplog, version, warns):
-    for _ in range(2):
-        versions.warn_if_untried(version)
-    assert caplog.text.count(f"MindSpore {version} is newer than") == warns
-    assert ("train/cell.py" in caplog.text) == warns
+def test_newer_version_is_named_once(caplog):
+    for version, warns in {"2.7.1": 0, "2.10.0": 0, "2.10.1rc1": 0, "2.11.0": 1, "3.0": 1, "r3": 1}.items():
+        caplog.clear()
+        for _ in range(2):
+            versions.warn_if_untried(version)
+        assert caplog.text.count(f"MindSpore {version} is newer than") == warns, version
+        assert ("train/cell.py" in caplog.text) == warns
 
 
 def test_training_asks_for_the_version(caplog, monkeypatch):

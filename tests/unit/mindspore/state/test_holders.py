@@ -163,7 +163,8 @@ class Handing:
 def test_own_state_methods_precede_parameter_holder():
     """The state methods that every cell has do not count as its own; objects are not asked for what they lack."""
     assert stateful_of("own", Own()).state_dict() == 1
-    assert stateful_of("both", both := Both()) is both
+    both = Both()
+    assert stateful_of("both", both) is both
     assert isinstance(stateful_of("cell", Mlp()), ParameterHolder)
     assert [*stateful_of("config", Config(scale=parameter(1), slots=Slots())).state_dict()] == ["scale"]
     handing = Handing(both)

@@ -107,7 +107,7 @@ class Scaled:
 
 
 def test_what_checkpoints_hold_of_objects_given_by_name_is_compared():
-    """Parameters of such an object are a kind of their own: a clock beside them may differ in each run; they may not."""
+    """Parameters are a kind of their own: a clock beside them may differ in each run, and they may not."""
     kept, rng, switch = Stored(), np.random.default_rng(3), types.SimpleNamespace(factor=1.0, shown=0)
     holder, scale = Scaled(), ms.Parameter(ms.Tensor([1.0], ms.float32), name="scale")
     second = train_cell()

@@ -129,50 +129,34 @@ def _process():
 # Accumulators
 
 
-@pytest.mark.parametrize(
-    ("ranks", "onto", "k", "micro_steps"), [(2, 1, 2, 1), (1, 2, 4, 2), (4, 2, 2, 1), (2, 4, 4, 2), (4, 1, 4, 3)]
-)
-def test_the_sum_over_ranks_is_kept(ranks, onto, k, micro_steps):
-    checkpoint = saved(ranks, k, micro_steps)
-    states = resumed(checkpoint, onto, k * ranks // onto)
-    expected = checkpoint.sums()
+def assert_sums(states, expected, tolerance=1e-6):
     for name, whole in expected.items():
         found = np.sum([np.float64(accumulators(state)[name]) for state in states], axis=0)
-        np.testing.assert_allclose(found, whole, rtol=1e-6, atol=1e-7)
-    for state in states:
-        assert accumulators(state)[DIVISOR] == micro_steps * ranks / onto
-        counters = state.cell.counters
-        assert (counters.micro_step, counters.accumulation_steps) == (micro_steps * ranks // onto, k * ranks // onto)
-        assert tensors(state.cell).keys() == {
-            name for name, one in checkpoint.ranks[0].entries.items() if one.role != "state"
-        }
+        np.testing.assert_allclose(found, whole, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-def test_power_of_two_fold_is_bit_exact():
-    checkpoint = saved(1, 8, 4)
-    for state in resumed(checkpoint, 4, 2):
-        for name, found in accumulators(state).items():
-            np.testing.assert_array_equal(found * 4, checkpoint.ranks[0].tensors[name])
-    checkpoint = saved(2, 2, 1)
-    (state,) = resumed(checkpoint, 1, 4)
-    for name, found in accumulators(state).items():
-        np.testing.assert_array_equal(found, np.add(*(one.tensors[name] for one in checkpoint.ranks)))
+def test_the_sum_over_ranks_is_kept():
+    """To every bit where it is folded by a power of two; the divisor always."""
+    for ranks, onto, k, micro_steps in [(2, 1, 2, 1), (1, 4, 8, 4), (4, 1, 4, 3), (2, 3, 6, 3), (3, 2, 4, 2)]:
+        checkpoint = saved(ranks, k, micro_steps)
+        states = resumed(checkpoint, onto, k * ranks // onto)
+        assert_sums(states, checkpoint.sums(), 1e-5 if 3 in {ranks, onto} else 1e-6)
+        stored = [one.tensors for one in checkpoint.ranks]
+        for state in states:
+            found, counters = accumulators(state), state.cell.counters
+            assert found[DIVISOR] == micro_steps * ranks / onto
+            assert (counters.micro_step, counters.accumulation_steps) == (
+                micro_steps * ranks // onto,
+                k * ranks // onto,
+            )
+            if ranks == 1:
+                assert all(np.array_equal(sums * onto, stored[0][name]) for name, sums in found.items())
+            if (ranks, onto) == (2, 1):
+                assert all(np.array_equal(sums, stored[0][name] + stored[1][name]) for name, sums in found.items())
 
 
-@pytest.mark.parametrize(
-    ("ranks", "onto", "k", "micro_steps"), [(2, 3, 6, 3), (3, 2, 4, 2), (7, 3, 6, 3), (3, 7, 14, 7)]
-)
-def test_odd_shares_keep_the_divisor_exact(ranks, onto, k, micro_steps):
-    checkpoint = saved(ranks, k, micro_steps)
-    states = resumed(checkpoint, onto, k * ranks // onto)
-    assert [float(accumulators(state)[DIVISOR]) for state in states] == [micro_steps * ranks / onto] * onto
-    for name, whole in checkpoint.sums().items():
-        found = np.sum([np.float64(accumulators(state)[name]) for state in states], axis=0)
-        np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("normalize", ["micro_batches", "samples"])
-def test_update_of_two_ranks_matches_one_rank(normalize):
+def test_update_of_two_ranks_matches_one_rank():
+    normalize = "samples"
     cells = [train_cell(2, normalize=normalize) for _ in range(2)]
     two = [stepped(manager(2, rank, 2, cell=cell), [0]) for rank, cell in enumerate(cells)]
     (state,) = resumed(Checkpoint.of(two), 1, 4, cell=train_cell(4, normalize=normalize))
@@ -185,24 +169,27 @@ def test_update_of_two_ranks_matches_one_rank(normalize):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-6, atol=1e-7)
 
 
-def test_boundary_state_comes_from_home_rank():
+class WithBuffer(Net):
+    def __init__(self):
+        super().__init__()
+        self.buffer = ms.Parameter(ms.Tensor(np.zeros(3, np.float32)), name="buffer", requires_grad=False)
+
+
+def at_boundary(state, ranks=2, name="a000001-c0000000002-m0000"):
+    """The checkpoint of so many ranks that are all as ``state``."""
+    one, both = contents_of(state.capture(), name), Checkpoint([])
+    both.ranks = [replace(one, rank=r, world_size=ranks, of_rank=lambda q: both.ranks[q]) for r in range(ranks)]
+    return both
+
+
+def test_state_comes_from_home_rank():
+    """At a boundary, and what each rank has of its own."""
     state = stepped(manager(2), range(4))
-    contents = contents_of(state.capture(), "a000001-c0000000002-m0000")
-    both = Checkpoint([])
-    both.ranks = [replace(contents, rank=r, world_size=2, of_rank=lambda q: both.ranks[q]) for r in range(2)]
     for onto, k in ((1, 4), (4, 1)):
-        for new in resumed(both, onto, k):
+        for new in resumed(at_boundary(state), onto, k):
             assert tensors(new.cell) == tensors(state.cell)
             counters = new.cell.counters
             assert (counters.accumulation_steps, counters.cycles, counters.micro_steps) == (k, 2, 8 // onto)
-
-
-def test_per_rank_state_comes_from_home_rank():
-    class WithBuffer(Net):
-        def __init__(self):
-            super().__init__()
-            self.buffer = ms.Parameter(ms.Tensor(np.zeros(3, np.float32)), name="buffer", requires_grad=False)
-
     old = [manager(4, rank, 2, cell=train_cell(4, WithBuffer)) for rank in range(2)]
     for rank, state in enumerate(old):
         state.cell.network.buffer.set_data(ms.Tensor(np.full(3, rank + 1, np.float32)))
@@ -320,18 +307,13 @@ def test_script_may_give_old_or_new_k(caplog):
         assert ("taken as those of the 2 ranks that the run began with; here they are 8" in caplog.text) == (k == 4)
 
 
-@pytest.mark.parametrize(("k", "fits"), [(3, True), (5, False)])
-def test_k_of_this_world_need_not_fold(k, fits):
-    """Read as that of the 2 ranks that the run began with, 3 would be 1.5 here, and 5 would be 2.5."""
-    progress = SimpleNamespace(updates=0, accumulation_steps=3)
-    contents = SimpleNamespace(checkpoint="it", progress=progress)
-    given = AccumulationSchedule(k)
-    found = schedule_in(contents, [(0, 3)], given, Worlds(before=4, now=4, first=2))
-    assert found is (given if fits else None)
-
-
 def test_a_constant_goes_through_all_worlds():
     """2 ranks, then 1, again 1, then 4, and 2 at last; the script says K=4 all the time."""
+    progress = SimpleNamespace(updates=0, accumulation_steps=3)
+    contents = SimpleNamespace(checkpoint="it", progress=progress)
+    for k, fits in ((3, True), (5, False)):  # read as those of 2 ranks, they would be 1.5 and 2.5 here
+        given = AccumulationSchedule(k)
+        assert schedule_in(contents, [(0, 3)], given, Worlds(before=4, now=4, first=2)) is (given if fits else None)
     states = [stepped(manager(4, rank, 2), [0, 1]) for rank in range(2)]
     for ranks, k in ((1, 8), (1, 8), (4, 2), (2, 4)):
         states = resumed(Checkpoint.of(states), ranks, 4)
@@ -339,24 +321,17 @@ def test_a_constant_goes_through_all_worlds():
             assert (state.cell.accumulation_steps, state.cell.counters.micro_step) == (k, 4 // ranks)
             assert float(accumulators(state)[DIVISOR]) == 4 // ranks
             assert state.capture().state["train"]["first_world"] == 2
-    one = saved(2, 4, 2)
-    for name, whole in one.sums().items():
-        found = np.sum([np.float64(accumulators(state)[name]) for state in states], axis=0)
-        np.testing.assert_allclose(found, whole, rtol=1e-6, atol=1e-7)
+    assert_sums(states, saved(2, 4, 2).sums())
 
 
-@pytest.mark.parametrize("steps", [{0: 2, 1: 4}, lambda step: 2 if step < 1 else 4], ids=["mapping", "function"])
-def test_a_schedule_of_the_first_world_is_folded(steps):
-    state = stepped(manager(steps, 0, 2), range(2 + 2))
-    (one,) = Checkpoint.of([state]).ranks
-    both = Checkpoint([])
-    both.ranks = [replace(one, rank=r, world_size=2, of_rank=lambda q: both.ranks[q]) for r in range(2)]
-    (state,) = resumed(both, 1, steps)
-    assert state.cell.accumulation_steps == 8
-    assert [state.cell.schedule.at(step) for step in (0, 1, 9)] == [4, 8, 8]
-    assert state.cell.schedule.given.at(1) == 4
-    (again,) = resumed(Checkpoint.of([state]), 1, steps)
-    assert again.cell.schedule.at(9) == 8
+def test_a_schedule_of_the_first_world_is_folded():
+    for steps in ({0: 2, 1: 4}, lambda step: 2 if step < 1 else 4):
+        (state,) = resumed(at_boundary(stepped(manager(steps, 0, 2), range(4))), 1, steps)
+        assert state.cell.accumulation_steps == 8
+        assert [state.cell.schedule.at(step) for step in (0, 1, 9)] == [4, 8, 8]
+        assert state.cell.schedule.given.at(1) == 4
+        (again,) = resumed(Checkpoint.of([state]), 1, steps)
+        assert again.cell.schedule.at(9) == 8
 
 
 def test_second_restore_uses_k_of_script():
@@ -376,52 +351,32 @@ def unchanged_by(state, contents, error, message):
     state.cell(*micro_batch(0))  # not marked as half restored
 
 
-@pytest.mark.parametrize(
-    ("onto", "k", "options", "message"),
-    [
-        (
-            1,
-            8,
-            {"elastic": False},
-            r"made by 2 ranks, this job has 1\. Start 2 ranks, or pass .*Ranks\(elastic=True\)",
-        ),
-        (
-            3,
-            4,
-            {},
-            r"2 x 4 = 8 micro-batches, not divisible by 3\. It can continue with 1, 2 ranks; or, from .* 1, 2, 4, 8 ",
-        ),
+def test_unfit_checkpoint_is_refused_without_changes():
+    checkpoint = saved(2, 4, 1)
+    for onto, k, options, message in [
+        (1, 8, {"elastic": False}, r"by 2 ranks, this job has 1\. Start 2 ranks, or pass .*Ranks\(elastic=True\)"),
+        (3, 4, {}, r"2 x 4 = 8 micro-batches, not divisible by 3\..* with 1, 2 ranks; or, from .* 1, 2, 4, 8 "),
         (8, 1, {}, r"2 x 1 = 2 of its 8 micro-batches, not divisible by 8"),
         (1, 6, {}, "by 2 ranks with accumulation_steps=4, which is 8 for 1 ranks; this train cell has 6"),
         (1, 6, {"on_k_change": "next_cycle"}, "which is 8 for 1 ranks; this train cell has 6"),
         (1, {0: 8, 5: 16}, {}, r"which is 8 for 1 ranks; this train cell has \{0: 8, 5: 16\}"),
-    ],
-)
-def test_unfit_checkpoint_is_refused_without_changes(onto, k, options, message):
-    unchanged_by(manager(k, 0, onto, **options), saved(2, 4, 1).for_rank(0), ResumeError, message)
+    ]:
+        unchanged_by(manager(k, 0, onto, **options), checkpoint.for_rank(0), ResumeError, message)
 
 
-def test_mapping_with_indivisible_k_is_refused_early():
-    checkpoint = saved(2, {0: 4, 9: 3}, 2)
+def test_schedules_that_do_not_fold_are_refused():
+    """A mapping beforehand, a function once it is asked for such a step, or if it fits neither world."""
+    mapping, function = {0: 4, 9: 3}, lambda step: 4 if step < 1 else 3
     message = "2 x 3 = 6 micro-batches, not divisible by 4"
-    unchanged_by(manager({0: 4, 9: 3}, 0, 4), checkpoint.for_rank(0), ResumeError, message)
-
-
-def test_function_with_indivisible_k_fails_later():
-    (state,) = [manager(lambda step: 4 if step < 1 else 3, 0, 4)]
-    state.apply(saved(2, lambda step: 4 if step < 1 else 3, 2).for_rank(0))
+    unchanged_by(manager(mapping, 0, 4), saved(2, mapping, 2).for_rank(0), ResumeError, message)
+    state = manager(function, 0, 4)
+    state.apply(saved(2, function, 2).for_rank(0))
     assert state.cell.accumulation_steps == 2
     with pytest.raises(ValueError, match=r"2 ranks x accumulation_steps=3 = 6 .* cannot be shared by 4 ranks"):
         state.cell(*micro_batch(0))
-
-
-def test_function_that_fits_neither_world_is_refused():
-    (one,) = Checkpoint.of([stepped(manager(4, 0, 2), range(4))]).ranks
-    both = Checkpoint([])
-    both.ranks = [replace(one, rank=r, world_size=2, of_rank=lambda q: both.ranks[q]) for r in range(2)]
-    state = manager(lambda step: 4 if step < 1 else 3, 0, 4)
+    contents = at_boundary(stepped(manager(4, 0, 2), range(4))).for_rank(0)
     message = "accumulation_steps=4, which is 2 for 4 ranks; this train cell has 3 at this step"
-    unchanged_by(state, both.for_rank(0), ResumeError, message)
+    unchanged_by(manager(function, 0, 4), contents, ResumeError, message)
 
 
 def test_on_the_same_world_elastic_changes_nothing():
@@ -432,30 +387,18 @@ def test_on_the_same_world_elastic_changes_nothing():
     assert (state.cell.accumulation_steps, state.cell.schedule.at(1)) == (4, 6)
 
 
-def test_altered_counters_of_other_rank_are_refused():
-    """They are refused before anything is changed."""
-    checkpoint = saved(2, 4, 1)
-    held = {**checkpoint.ranks[1].source._tensors, DIVISOR: np.float32(3).reshape(())}
-    checkpoint.ranks[1] = replace(checkpoint.ranks[1], source=MemorySource({n: np.asarray(a) for n, a in held.items()}))
-    unchanged_by(
-        manager(8), checkpoint.for_rank(0), ResumeError, "counted 4 micro-steps of the running cycle, but it has 2"
-    )
-
-
 def test_ranks_that_accumulated_something_else_are_refused():
+    """Altered counters of another rank, other names and dtypes: before anything is changed."""
     checkpoint = saved(2, 4, 1)
-    entries = {name: one for name, one in checkpoint.ranks[1].entries.items() if name != DIVISOR}
-    checkpoint.ranks[1] = replace(checkpoint.ranks[1], entries=entries)
-    unchanged_by(
-        manager(8), checkpoint.for_rank(0), CorruptCheckpointError, "rank 1 and rank 0 hold different accumulators"
-    )
-
-
-def test_accumulators_that_are_not_float32_are_refused():
-    checkpoint = saved(2, 4, 1)
-    entries = {**checkpoint.ranks[0].entries, DIVISOR: replace(checkpoint.ranks[0].entries[DIVISOR], dtype="F64")}
-    contents = replace(checkpoint.ranks[0], entries=entries)
-    unchanged_by(manager(8), contents, StateMismatchError, "are not float32")
+    first, second = checkpoint.ranks
+    held = {**second.source._tensors, DIVISOR: np.asarray(np.float32(3))}
+    checkpoint.ranks[1] = replace(second, source=MemorySource(held))
+    unchanged_by(manager(8), first, ResumeError, "counted 4 micro-steps of the running cycle, but it has 2")
+    entries = {name: one for name, one in second.entries.items() if name != DIVISOR}
+    checkpoint.ranks[1] = replace(second, entries=entries)
+    unchanged_by(manager(8), first, CorruptCheckpointError, "rank 1 and rank 0 hold different accumulators")
+    entries = {**first.entries, DIVISOR: replace(first.entries[DIVISOR], dtype="F64")}
+    unchanged_by(manager(8), replace(first, entries=entries), StateMismatchError, "are not float32")
 
 
 # Other train cells
@@ -485,9 +428,6 @@ def test_foreign_cell_may_change_world_at_boundary():
     assert (state.progress().batches_delivered, state.progress().cycles) == (12, 3)
     with pytest.raises(ResumeError, match="accumulation_steps=2 at this step, which is 4 at this step for 1 ranks"):
         foreign(2, 0, 1).apply(checkpoint.for_rank(0))
-
-
-def test_foreign_cell_keeps_world_mid_cycle():
     old = [foreign(2, rank, 2, micro_step=1) for rank in range(2)]
     for state in old:
         state.count_delivered(1)
@@ -501,8 +441,7 @@ def beside_another(rank, ranks, k):
     return manager(k, rank, ranks, other=other), other
 
 
-@pytest.mark.parametrize("elastic", [True, False])
-def test_cell_given_by_name_keeps_its_world(elastic):
+def test_cell_given_by_name_keeps_its_world():
     states = []
     for rank in range(2):
         state, other = beside_another(rank, 2, 2)
@@ -510,13 +449,16 @@ def test_cell_given_by_name_keeps_its_world(elastic):
         states.append(stepped(state, range(1)))
     checkpoint = Checkpoint.of(states)
     other = train_cell(3)
-    state = manager(4, other=other, elastic=elastic)
-    before = tensors(state.cell), tensors(other)
-    advice = "a train cell that is given by name cannot be converted. Start 2 ranks" if elastic else "2 ranks"
-    with pytest.raises(ResumeError, match=advice):
-        state.apply(checkpoint.for_rank(0))
-    assert (tensors(state.cell), tensors(other)) == before
-    assert (state.cell.counters.micro_steps, other.counters.micro_steps) == (0, 0)
+    for elastic, advice in (
+        (True, "a train cell that is given by name cannot be converted. Start 2"),
+        (False, "2 ran"),
+    ):
+        state = manager(4, other=other, elastic=elastic)
+        before = tensors(state.cell), tensors(other)
+        with pytest.raises(ResumeError, match=advice):
+            state.apply(checkpoint.for_rank(0))
+        assert (tensors(state.cell), tensors(other)) == before
+        assert (state.cell.counters.micro_steps, other.counters.micro_steps) == (0, 0)
     state, other = beside_another(1, 2, 2)
     state.apply(checkpoint.for_rank(1))
     assert (state.cell.counters.micro_step, other.counters.micro_step) == (1, 1)
@@ -527,14 +469,14 @@ def test_cell_given_by_name_keeps_its_world(elastic):
 
 class Ids:
     def __len__(self):
-        return 70
+        return 38
 
     def __getitem__(self, index):
         return np.full(6, index, np.float32), np.full(3, index, np.float32)
 
 
 def data(rank, size):
-    order = ck.data.GlobalSampler(70, global_batch=16, micro_batch=2, seed=5, rank=rank, world_size=size)
+    order = ck.data.GlobalSampler(38, global_batch=16, micro_batch=2, seed=5, rank=rank, world_size=size)
     source = ck.data.Augmented(Ids(), lambda sample, rng: sample, seed=1)
     return source.dataset(["x", "y"], ranks=order).batch(2)
 
@@ -565,21 +507,17 @@ def begun(size, k):
     return states
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize(
-    ("ranks", "onto", "micro_steps"),
-    [(4, 2, 1), (1, 2, 6), *(pytest.param(*one, marks=pytest.mark.extended) for one in [(2, 1, 2), (2, 4, 2)])],
-)
-def test_restored_run_continues_with_next_sample(ranks, onto, micro_steps, caplog):
+def test_restored_run_continues_with_next_sample(caplog):
     """In the middle of the first cycle: later ones need a reduction, which objects of one process have not."""
     whole = run(begun(1, 8), 2)
-    states = begun(ranks, 8 // ranks)
-    before = run(states, 2, micro_steps)
-    checkpoint = Checkpoint.of(states)
-    news = [manager(8 // onto, rank, onto, data(rank, onto)) for rank in range(onto)]
-    for rank, state in enumerate(news):
-        state.apply(checkpoint.for_rank(rank))
-    assert before + run(news, 2) == whole
+    for ranks, onto, micro_steps in ((4, 2, 1), (1, 2, 6)):
+        states = begun(ranks, 8 // ranks)
+        before = run(states, 2, micro_steps)
+        checkpoint = Checkpoint.of(states)
+        news = [manager(8 // onto, rank, onto, data(rank, onto)) for rank in range(onto)]
+        for rank, state in enumerate(news):
+            state.apply(checkpoint.for_rank(rank))
+        assert before + run(news, 2) == whole, (ranks, onto)
     assert "replay" not in caplog.text
 
 
@@ -594,7 +532,7 @@ def test_without_a_global_order_nothing_is_changed():
 
 def test_index_loop_continues_in_another_world():
     def loop(rank, size, k):
-        order = ck.data.GlobalIndices(70, global_batch=16, micro_batch=2, seed=5, rank=rank, world_size=size)
+        order = ck.data.GlobalIndices(38, global_batch=16, micro_batch=2, seed=5, rank=rank, world_size=size)
         batches = ck.data.resumable(order, epochs=2)
         return batches, manager(k, rank, size, batches)
 
@@ -615,7 +553,7 @@ def test_index_loop_continues_in_another_world():
     state.apply(Checkpoint.of([state for _, state in old]).for_rank(0))
     assert state.cell.counters.micro_step == 6
     ids += [one for numbers in new for one in (numbers.tolist(), state.cell(*micro_batch(0)))[0]]
-    order = ck.data.GlobalIndices(70, global_batch=16, micro_batch=2, seed=5, rank=0, world_size=1)
+    order = ck.data.GlobalIndices(38, global_batch=16, micro_batch=2, seed=5, rank=0, world_size=1)
     assert ids == [one for _ in range(2) for numbers in order for one in numbers.tolist()]
 
 
@@ -653,19 +591,12 @@ def test_a_stored_checkpoint_goes_on_in_another_world(root):
         for name, found in accumulators(state).items():
             np.testing.assert_array_equal(found * 2, before[name])
 
-
-def test_an_altered_file_of_accumulators_is_noticed(root):
-    old = manager(8)
-    with manager_of(root) as saves:
-        saves.restore(old)
-        saves.save(stepped(old, range(4)))
     (file,) = root.glob("checkpoints/*/rank-00000/accumulators-000.safetensors")
     altered = bytearray(file.read_bytes())
     altered[-1] ^= 1  # of the last sum, not of the divisor
     file.write_bytes(altered)
-    state = manager(8, 0, 2)
     with pytest.raises(CorruptCheckpointError):
-        state.apply(newest(root))
+        manager(8, 0, 2).apply(newest(root))
 
 
 # The callback

@@ -14,23 +14,14 @@ import pytest
 from mindspore import nn
 from support.corrupt import corrupt
 from support.memory import contents_of
-from support.options import grouped
-from support.training import MODES, Mlp, accumulation_cell, adam, begin_process, digest, disturb, samples, tensors
-from test_state import Box, with_mixed
+from support.training import Mlp, accumulation_cell, adam, begin_process, digest, disturb, sums_prefix, tensors
+from test_state import Box, batch, manager, with_mixed
 
 import ckptkit as ck
 from ckptkit.mindspore.parameters import apply, parameters
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
-
-both_modes = pytest.mark.usefixtures("mode")
-
-
-@pytest.fixture(params=list(MODES))
-def mode(request):
-    begin_process(mode=request.param)
-    return request.param
 
 
 @pytest.fixture(params=["view", "copy"])
@@ -40,15 +31,6 @@ def way(request, monkeypatch):
         for module in (apply, parameters):
             monkeypatch.setattr(module, "can_be_live", lambda: False)
     return request.param
-
-
-def manager(root, **options):
-    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000), **grouped(**options))
-
-
-def batch(seed):
-    values = samples(4, seed)
-    return ms.Tensor(values["x"]), ms.Tensor(values["y"])
 
 
 def trained(cell, calls, first=0):
@@ -78,23 +60,15 @@ def flip(root, name, file, position):
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """A run with two checkpoints in mid-cycle, in the mode of now, and what they hold."""
-
-    @functools.cache
-    def made(mode):
-        begin_process()
-        ms.set_context(mode=mode)
-        root = tmp_path_factory.mktemp("template") / "run"
-        return root, saved(root, 4, 3, box=Box({"array": np.arange(5)}))
-
-    return made
+    """A run with two checkpoints in mid-cycle, and what they hold."""
+    begin_process()
+    root = tmp_path_factory.mktemp("template") / "run"
+    return root, saved(root, 4, 3, box=Box({"array": np.arange(5)}))
 
 
 @pytest.fixture
-def two(template, root, request):
-    if "mode" in request.fixturenames:
-        request.getfixturevalue("mode")  # before the run is made
-    made, checkpoints = template(ms.get_context("mode"))
+def two(template, root):
+    made, checkpoints = template
     shutil.copytree(made, root)
     return root, *checkpoints
 
@@ -103,7 +77,7 @@ FILES = ["weights", "optimizer", "accumulators", "state"]
 
 
 @pytest.mark.covering(1)
-@pytest.mark.usefixtures("mode", "way")
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("position", [0, -1])
 @pytest.mark.parametrize("file", FILES)
 def test_altered_byte_falls_back_to_older_checkpoint(two, file, position, caplog):
@@ -119,22 +93,20 @@ def test_altered_byte_falls_back_to_older_checkpoint(two, file, position, caplog
     trained(cell, 1)
 
 
-@pytest.mark.parametrize("counter", ["global_step", "divisor"])
-def test_altered_counter_is_corruption(two, counter, caplog):
+def test_altered_counter_is_corruption(two, caplog):
     """It is looked at before anything is proven by a digest."""
     root, (older, bits, _), (newer, _, _) = two
-    cell = accumulation_cell(3)
-    name = "global_step" if counter == "global_step" else cell.accumulators[-1].name
-    file = "optimizer" if counter == "global_step" else "accumulators"
     path = root / "checkpoints" / newer / "rank-00000.json"
-    (entry,) = (
-        one for shard in json.loads(path.read_bytes())["shards"] for one in shard["tensors"] if one["name"] == name
-    )
-    flip(root, newer, file, entry["offset_bytes"] + 2)
-    before = manager(root).restore(StateManager(cell, box=Box())).checkpoint
-    assert before == older
-    assert tensors(cell) == bits
-    assert f"{file}-000.safetensors" in caplog.text
+    shards = json.loads(path.read_bytes())["shards"]
+    offsets = {one["name"]: one["offset_bytes"] for shard in shards for one in shard["tensors"]}
+    for name, file in ((f"{sums_prefix()}divisor", "accumulators"), ("global_step", "optimizer")):
+        caplog.clear()
+        flip(root, newer, file, offsets[name] + 2)
+        cell = accumulation_cell(3)
+        assert manager(root).restore(StateManager(cell, box=Box())).checkpoint == older
+        assert tensors(cell) == bits
+        assert f"{file}-000.safetensors" in caplog.text
+        flip(root, newer, file, offsets[name] + 2)
 
 
 def refused(cell, state):
@@ -154,7 +126,7 @@ def refused(cell, state):
     return True
 
 
-@pytest.mark.usefixtures("mode", "way")
+@pytest.mark.usefixtures("way")
 def test_failed_restore_blocks_training_until_next_restore(two, root, tmp_path):
     _, (older, bits, counters), (newer, _, _) = two
     good = tmp_path / "good"
@@ -183,6 +155,13 @@ def test_failed_restore_blocks_training_until_next_restore(two, root, tmp_path):
     assert cell.counters == counters
     trained(cell, 1)
     state.capture()
+    for name in (older, newer):
+        flip(good, name, "weights", -1)
+    with pytest.raises(ck.CorruptCheckpointError):
+        manager(good).restore(state)
+    assert refused(cell, state)
+    cell.load_counters(cell.counters)  # says that all is well
+    trained(cell, 1)
 
 
 def test_half_restored_rewinding_training_can_be_restored(root, tmp_path):
@@ -252,17 +231,23 @@ def test_mark_of_foreign_cell_reaches_every_manager(root, tmp_path):
     StateManager([nn.Dense(1, 1), cell]).progress()
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("change", [lambda size: size - 1, lambda size: size + 1, lambda size: 0, None])
-@pytest.mark.parametrize("file", FILES)
+def shorten(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def lengthen(path):
+    os.truncate(path, path.stat().st_size + 1)
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+@pytest.mark.parametrize(("file", "change"), list(zip(FILES, [shorten, lengthen, empty, os.unlink], strict=True)))
 def test_file_of_wrong_size_changes_nothing(two, file, change):
     root, (older, _, _), (newer, _, _) = two
     for name in (older, newer):
-        path = root / "checkpoints" / name / "rank-00000" / f"{file}-000.safetensors"
-        if change is None:
-            path.unlink()
-        else:
-            os.truncate(path, change(path.stat().st_size))
+        change(root / "checkpoints" / name / "rank-00000" / f"{file}-000.safetensors")
     disturb()
     cell, box = trained(accumulation_cell(3), 2), Box("mine")
     before = digest(cell)
@@ -274,14 +259,15 @@ def test_file_of_wrong_size_changes_nothing(two, file, change):
     trained(cell, 1)
 
 
-@pytest.mark.usefixtures("mode", "way")
-def test_every_kind_of_parameter_arrives_in_either_way():
+def test_every_kind_of_parameter_arrives_in_either_way(way):
+    begin_process(mode="graph" if way == "view" else "pynative")
     cell = with_mixed(1).set_train()
     cell(ms.Tensor(np.ones((4, 4), np.float32)))
     contents = contents_of(StateManager(cell).capture(), "a000001-c0000000001-m0001")
     again = with_mixed(2)
     kinds = {one.name: (one.dtype, one.shape) for one in again.get_parameters()}
     memory = {one.name: one.asnumpy() for one in again.get_parameters()}
+    assert tensors(again) != tensors(cell)
     StateManager(again).apply(contents)
     assert tensors(again) == tensors(cell)
     assert {one.name: (one.dtype, one.shape) for one in again.get_parameters()} == kinds
@@ -307,47 +293,35 @@ def test_on_cpu_every_parameter_is_live():
             assert len(live) == one.asnumpy().nbytes
 
 
-@pytest.mark.parametrize(
-    "gives",
-    [
-        lambda array: array.copy(),
-        np.asfortranarray,
-        lambda array: np.frombuffer(array.data, array.dtype).reshape(array.shape).view(),
-    ],
-    ids=["copies", "other-order", "live"],
-)
-def test_live_memory_is_detected_by_behaviour(gives):
+class Stub:
+    """A tensor whose memory ``array`` is, and which shows what ``gives`` makes of it."""
+
+    def __init__(self, array, gives):
+        self.array, self.gives = array, gives
+
+    def asnumpy(self):
+        return self.gives(self.array)
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+
+def read_only(array):
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def test_live_memory_is_detected_by_behaviour():
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-    class Stub:
-        def asnumpy(self):
-            return gives(array)
-
-        def data_ptr(self):
-            return array.ctypes.data
-
-    live = apply.live_bytes(Stub())
-    assert (live is not None) == (np.shares_memory(gives(array), gives(array)) and gives(array).flags.c_contiguous)
+    for gives in (np.copy, np.asfortranarray, read_only):
+        assert apply.live_bytes(Stub(array, gives)) is None, gives
+    assert len(apply.live_bytes(Stub(array, lambda array: array.view()))) == array.nbytes
 
 
-def test_read_only_memory_is_not_written_to():
-    array = np.arange(6, dtype=np.float32)
-    array.flags.writeable = False
-
-    class Stub:
-        def asnumpy(self):
-            return array
-
-        def data_ptr(self):
-            return array.ctypes.data
-
-    assert apply.live_bytes(Stub()) is None
-
-
-@pytest.mark.covering(1)
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("calls_before", [0, 1, 5])
-def test_compiled_graphs_see_what_was_restored(mode, calls_before):
+@pytest.mark.parametrize(("mode", "calls_before"), [("graph", 1), ("pynative", 5)])
+def test_compiled_graphs_see_what_was_restored(way, mode, calls_before):
+    begin_process(mode=mode)
     whole = trained(accumulation_cell(3), 5)
     contents = contents_of(StateManager(whole).capture(), "a000001-c0000000001-m0002")
     trained(whole, 6, first=5)
@@ -359,8 +333,6 @@ def test_compiled_graphs_see_what_was_restored(mode, calls_before):
     assert resumed.counters == whole.counters
 
 
-@pytest.mark.covering(1)
-@both_modes
 @pytest.mark.parametrize("calls", [3, 4], ids=["boundary", "mid-cycle"])
 def test_restoring_again_reads_only_what_was_touched(root, calls, way):
     ((_, bits, _),) = saved(root, calls, box=Box("x"))
@@ -422,16 +394,4 @@ def test_failed_restore_again_leaves_mark(root):
     assert refused(cell, state)
     flip(root, name, "weights", -1)
     state.start.undo_changes()
-    trained(cell, 1)
-
-
-def test_load_counters_clears_mark(two):
-    root, (older, _, _), (newer, _, _) = two
-    for name in (older, newer):
-        flip(root, name, "weights", -1)
-    cell = accumulation_cell(3)
-    with pytest.raises(ck.CorruptCheckpointError):
-        manager(root).restore(StateManager(cell, box=Box()))
-    assert refused(cell, StateManager(cell))
-    cell.load_counters(cell.counters)
     trained(cell, 1)
