@@ -59,7 +59,6 @@ print(json.dumps(float(np.float32(1e-40) * np.float32(0.5)) == 0))
 @pytest.mark.parametrize(
     ("mode", "code", "early"),
     [
-        ("GRAPH_MODE", "cell", "late"),
         ("GRAPH_MODE", "operation", "first"),
         ("PYNATIVE_MODE", "compiled", "early"),
     ],

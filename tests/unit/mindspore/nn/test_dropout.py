@@ -50,22 +50,13 @@ def test_masks_are_the_documented_function_in_both_modes(mode):
         assert np.array_equal(mask.reshape(-1), wanted)
     assert int(dropout.step.asnumpy()) == 4
 
-
-def test_gradient_has_the_mask_of_its_forward():
-    dropout = Dropout(0.5)
-    dropout.set_train()
-
     def total(x):
         return (dropout(x) * 3.0).sum()
 
-    differentiate = ms.value_and_grad(total)
-    for _ in range(3):
-        x = ms.Tensor(ONES)
-        value, gradient = differentiate(x)
-        kept = gradient.asnumpy() != 0
-        assert value.asnumpy() == kept.sum() * 6
-        assert set(np.unique(gradient.asnumpy())) == {0, 6}
-    assert int(dropout.step.asnumpy()) == 3
+    value, gradient = ms.value_and_grad(total)(ms.Tensor(ONES))
+    kept = gradient.asnumpy() != 0
+    np.testing.assert_allclose(gradient.asnumpy()[kept], 3 / 0.7, rtol=1e-6)
+    np.testing.assert_allclose(value.asnumpy(), kept.sum() * 3 / 0.7, rtol=1e-4)
 
 
 def test_rate_is_kept():

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-
-import mindspore as ms
-import numpy as np
 import pytest
 from mindspore import nn, ops
-from support.training import begin_process, tensors
 
 import ckptkit as ck
 from ckptkit.mindspore.observe.random_operators import RandomOperators
@@ -56,16 +51,6 @@ class ReadyMade(nn.Cell):
 
 def find(network):
     return RandomOperators([("", network)]).findings
-
-
-def batch(number):
-    rng = np.random.default_rng(number)
-    return ms.Tensor(rng.normal(size=(4, 8)).astype("f4")), ms.Tensor(rng.normal(size=(4, 3)).astype("f4"))
-
-
-def run_on(cell, numbers):
-    losses = [cell(*batch(number)).asnumpy().tobytes() for number in numbers]
-    return hashlib.sha256(b"".join([*losses, *(bits for _, bits in sorted(tensors(cell).items()))])).hexdigest()
 
 
 def test_replaced_layers_keep_rate_and_unique_names():
@@ -143,55 +128,3 @@ def test_what_cannot_hold_one_is_refused():
     for wrong in (nn.Dropout(p=0.5), [nn.Dropout(p=0.5)], None):
         with pytest.raises(TypeError, match=r"takes a network with nn\.Dropout in it"):
             ck.nn.replace_dropout(wrong)
-
-
-average = ops.MultitypeFuncGraph("average")
-
-
-@average.register("Tensor", "Tensor")
-def _average(averaged, weight):
-    return ops.assign(averaged, averaged * 0.5 + weight * 0.5)
-
-
-class Averaging(nn.TrainOneStepCell):
-    """Averages every parameter of the network, as train steps of packages do."""
-
-    def __init__(self, network):
-        super().__init__(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
-        self.all = ms.ParameterTuple(list(network.get_parameters()))
-        self.averaged = self.all.clone("averaged", init="same")
-        self.map = ops.HyperMap()
-
-    def construct(self, *inputs):
-        loss = super().construct(*inputs)
-        return ops.depend(loss, self.map(average, self.averaged, self.all))
-
-
-@pytest.mark.parametrize("averages", [False, True])
-def test_interrupted_training_continues_with_same_masks(averages, tmp_path):
-    """Also with averages that were made before the replacement."""
-
-    def training():
-        begin_process()
-        if averages:
-            cell = Averaging(ReadyMade())
-            ck.nn.replace_dropout(cell.network)
-            return cell.set_train()
-        network = ck.nn.replace_dropout(ReadyMade())
-        optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
-        return ck.AccumulationTrainCell(network, optimizer, 3).set_train()
-
-    cell = training()
-    with ck.CheckpointManager(tmp_path) as manager:
-        state = ck.StateManager(cell)
-        manager.restore(state)
-        run_on(cell, range(4))
-        state.count_delivered(4)
-        manager.save(state)
-    expected = run_on(cell, range(4, 6))
-    again = training()
-    ck.CheckpointManager(tmp_path).restore(ck.StateManager(again))
-    assert run_on(again, range(4, 6)) == expected
-    assert not any("averaged" in name and name.endswith((".key", ".step")) for name in tensors(again))
-    drawn = {name: np.frombuffer(bits, np.int32)[0] for name, bits in tensors(again).items() if name.endswith(".step")}
-    assert drawn == {f"{name}.step": 6 for name in RATES}

@@ -101,7 +101,7 @@ def test_object_that_is_reset_after_its_restore_is_named_alone(trained, said):
     """The first start has nothing to lose, and looking at parameters is no change."""
 
     def on_fit_start(cell):
-        reset.level = 0.0
+        reset.level = -1.0
         cell.network.hidden.weight.asnumpy()
 
     for names in ([], ["reset"]):

@@ -24,13 +24,7 @@ from support.training import (
 )
 
 import ckptkit as ck
-from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.read import load
-from ckptkit.core.process_group import Alone
-from ckptkit.format.layout import CheckpointName
 from ckptkit.mindspore.train.cell import mark_half_restored, refuse_half_restored
-from ckptkit.run.index import Index
-from ckptkit.storage import open_storage
 from ckptkit.tools.interchange import import_weights
 
 
@@ -65,22 +59,6 @@ def test_import_equals_weights_loaded_by_hand(root, donor, shown):
     assert resumed.steps == {step: expected[step] for step in range(SIZE + 3, 3 * SIZE + 1)}
     second = json.loads((Path(root) / "attempts/000002.json").read_bytes())
     assert second["parent"] == imported.checkpoint
-
-
-class Failing(ms.train.Callback):
-    def on_train_step_end(self, run_context):
-        if run_context.original_args().cur_step_num == 3:
-            1 / 0  # noqa: B018 - as a bug in a script does
-
-
-def test_killed_first_attempt_begins_with_import_again(root, donor):
-    """The import is pruned as any parent."""
-    expected = by_hand(donor, epochs=1)
-    imported = import_weights(donor, root)
-    with pytest.raises(ZeroDivisionError):
-        Job().started(checkpoints(root), 1, Failing())
-    assert Job().started(checkpoints(root, 5, keep=ck.KeepLatest(2)), 1).steps == expected
-    assert imported.checkpoint not in {path.name for path in (Path(root) / "checkpoints").iterdir()}
 
 
 class Scaled(nn.TrainOneStepCell):
@@ -168,17 +146,3 @@ def test_half_read_import_may_be_read_again(root, donor):
     mark_half_restored([cell], imported.checkpoint)  # as by a read that failed
     ck.CheckpointManager(root).restore(ck.StateManager(cell))
     refuse_half_restored([cell])
-
-
-def test_every_rank_of_own_loop_gets_import(root, donor, monkeypatch):
-    import_weights(donor, root)
-    begin_process()
-    monkeypatch.setattr("ckptkit.mindspore.state.manager.world", lambda: Alone(2, 3))
-    cell = accumulation_cell()
-    state = ck.StateManager(cell)
-    storage = open_storage(root)
-    name = CheckpointName(1, 0, 0)
-    state.apply(load(storage, open_checkpoint(storage, name, Index(storage).document(1))))
-    assert state.progress().batches_delivered == 0
-    wanted = ms.load_checkpoint(str(donor))
-    assert tensors(cell.network) == {name: wanted[name].asnumpy().tobytes() for name in tensors(cell.network)}

@@ -253,6 +253,7 @@ def test_other_bits_shapes_and_types_have_other_digests():
         (1, 1.0),
         (0.0, -0.0),
         ([1, [2]], [[1], 2]),
+        ([1], (1,)),
         (np.zeros(4, np.float32), np.zeros(4, np.int32)),
         (np.zeros((2, 3)), np.zeros((3, 2))),
         ({"a": 1}, {"a": 2}),

@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from support.memory import MemorySource, contents_of
+from support.memory import contents_of
 from support.options import grouped
 from support.training import begin_process, samples, sums_prefix, tensors
 
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.read import load
-from ckptkit.core.accumulation import AccumulationSchedule
 from ckptkit.core.process_group import Alone
-from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError, StorageError
+from ckptkit.errors import CorruptCheckpointError, ResumeError
 from ckptkit.mindspore.state.manager import StateManager
-from ckptkit.mindspore.train.schedule import Worlds, schedule_in
 from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 
@@ -145,10 +142,8 @@ def test_the_sum_over_ranks_is_kept():
         for state in states:
             found, counters = accumulators(state), state.cell.counters
             assert found[DIVISOR] == micro_steps * ranks / onto
-            assert (counters.micro_step, counters.accumulation_steps) == (
-                micro_steps * ranks // onto,
-                k * ranks // onto,
-            )
+            expected = (micro_steps * ranks // onto, k * ranks // onto)
+            assert (counters.micro_step, counters.accumulation_steps) == expected
             if ranks == 1:
                 assert all(np.array_equal(sums * onto, stored[0][name]) for name, sums in found.items())
             if (ranks, onto) == (2, 1):
@@ -156,11 +151,10 @@ def test_the_sum_over_ranks_is_kept():
 
 
 def test_update_of_two_ranks_matches_one_rank():
-    normalize = "samples"
-    cells = [train_cell(2, normalize=normalize) for _ in range(2)]
+    cells = [train_cell(2, normalize="samples") for _ in range(2)]
     two = [stepped(manager(2, rank, 2, cell=cell), [0]) for rank, cell in enumerate(cells)]
-    (state,) = resumed(Checkpoint.of(two), 1, 4, cell=train_cell(4, normalize=normalize))
-    reference = manager(4, cell=train_cell(4, normalize=normalize))
+    (state,) = resumed(Checkpoint.of(two), 1, 4, cell=train_cell(4, normalize="samples"))
+    reference = manager(4, cell=train_cell(4, normalize="samples"))
     stepped(reference, range(4))
     stepped(state, range(2, 4))
     assert state.cell.counters == reference.cell.counters
@@ -204,95 +198,15 @@ def test_state_comes_from_home_rank():
 
 
 def test_log_reports_fold_and_inexact_parts(caplog):
-    checkpoint = saved(2, 2, 1)
-    with caplog.at_level(logging.WARNING, "ckptkit"):
-        resumed(checkpoint, 1, 4)
-    (record,) = [one.getMessage() for one in caplog.records if "continues with" in one.getMessage()]
-    assert (
-        "made by 2 ranks and continues with 1: accumulation steps 2 -> 4, micro-step 1 -> 2, batches 1 -> 2" in record
-    )
-    assert "equal up to floating-point order and rounding, and so are the accumulators" in record
-    assert "BatchNorm statistics and random state, comes from rank 0 here" in record
-    assert "and the data, which the loop positions itself" in record
-
-
-# Reading
-
-
-class Counted(MemorySource):
-    """Says whose tensors are read, and fails when told to."""
-
-    def __init__(self, tensors, log, rank):
-        super().__init__(tensors)
-        self.log, self.rank, self.broken = log, rank, False
-
-    def read_into(self, sink):
-        if sink.names:
-            self.log.append((self.rank, frozenset(sink.names)))
-        if self.broken:
-            raise StorageError("gone")
-        super().read_into(sink)
-
-
-def counted(checkpoint):
-    log = []
-    checkpoint.ranks = [
-        replace(one, source=Counted(one.source._tensors, log, r)) for r, one in enumerate(checkpoint.ranks)
-    ]
-    return log
-
-
-def test_only_the_accumulators_of_other_ranks_are_read():
-    checkpoint = saved(4, 2, 1)
-    log = counted(checkpoint)
-    manager(4, 1, 2).apply(checkpoint.for_rank(1))
-    sums = frozenset(name for name in checkpoint.ranks[0].entries if name.startswith(ACCUM))
-    assert [rank for rank, names in log if names == sums] == [2, 3]
-    assert [(rank, bool(names & sums)) for rank, names in log if names != sums] == [(1, False)]
-
-
-def test_failed_read_marks_state_until_next_restore():
-    checkpoint = saved(2, 2, 1)
-    counted(checkpoint)
-    state = manager(4)
-    checkpoint.ranks[1].source.broken = True
-    with pytest.raises(StorageError):
-        state.apply(checkpoint.for_rank(0))
-    with pytest.raises(ResumeError, match="half restored"):
-        state.cell(*micro_batch(0))
-    checkpoint.ranks[1].source.broken = False
-    state.apply(checkpoint.for_rank(0))
-    assert accumulators(state)[DIVISOR] == 2
-
-
-def test_what_was_changed_after_the_restore_comes_back():
-    checkpoint = saved(2, 2, 1)
-    log = counted(checkpoint)
-    state = manager(4)
-    state.apply(checkpoint.for_rank(0))
-    before = tensors(state.cell)
-    log.clear()
-    state.start.undo_changes()
-    assert log == []
-    state.cell.accumulators[0].set_data(ms.Tensor(np.full(state.cell.accumulators[0].shape, 7, np.float32)))
-    state.start.undo_changes()
-    assert log == [(rank, frozenset({state.cell.accumulators[0].name})) for rank in range(2)]
-    assert tensors(state.cell) == before
-    log.clear()
-    state.cell.network.out.weight.set_data(ms.Tensor(np.full((3, 8), 7, np.float32)))
-    state.start.undo_changes()
-    assert log == [(0, frozenset({"out.weight"}))]
-    assert tensors(state.cell) == before
-
-
-def test_sums_that_overflowed_stay_what_they_are():
-    checkpoint = saved(3, 2, 0 + 1)
-    name = f"{ACCUM}out.bias"
-    for rank, value in enumerate((np.inf, -np.inf, 3e38)):
-        held = {**checkpoint.ranks[rank].source._tensors, name: np.full(3, value, np.float32)}
-        checkpoint.ranks[rank] = replace(checkpoint.ranks[rank], source=MemorySource(held))
-    (state,) = resumed(checkpoint, 1, 6)
-    assert np.isnan(accumulators(state)[name]).all()
+    resumed(saved(2, 2, 1), 1, 4)
+    (said,) = [text for text in caplog.messages if "continues with" in text]
+    for words in (
+        "made by 2 ranks and continues with 1: accumulation steps 2 -> 4, micro-step 1 -> 2, batches 1 -> 2",
+        "equal up to floating-point order and rounding, and so are the accumulators",
+        "BatchNorm statistics and random state, comes from rank 0 here",
+        "and the data, which the loop positions itself",
+    ):
+        assert words in said
 
 
 # K
@@ -309,11 +223,6 @@ def test_script_may_give_old_or_new_k(caplog):
 
 def test_a_constant_goes_through_all_worlds():
     """2 ranks, then 1, again 1, then 4, and 2 at last; the script says K=4 all the time."""
-    progress = SimpleNamespace(updates=0, accumulation_steps=3)
-    contents = SimpleNamespace(checkpoint="it", progress=progress)
-    for k, fits in ((3, True), (5, False)):  # read as those of 2 ranks, they would be 1.5 and 2.5 here
-        given = AccumulationSchedule(k)
-        assert schedule_in(contents, [(0, 3)], given, Worlds(before=4, now=4, first=2)) is (given if fits else None)
     states = [stepped(manager(4, rank, 2), [0, 1]) for rank in range(2)]
     for ranks, k in ((1, 8), (1, 8), (4, 2), (2, 4)):
         states = resumed(Checkpoint.of(states), ranks, 4)
@@ -322,6 +231,8 @@ def test_a_constant_goes_through_all_worlds():
             assert float(accumulators(state)[DIVISOR]) == 4 // ranks
             assert state.capture().state["train"]["first_world"] == 2
     assert_sums(states, saved(2, 4, 2).sums())
+    states[0].apply(saved(2, 4, 2).for_rank(0))
+    assert states[0].cell.accumulation_steps == 4, "a second restore uses K of the script"
 
 
 def test_a_schedule_of_the_first_world_is_folded():
@@ -332,14 +243,6 @@ def test_a_schedule_of_the_first_world_is_folded():
         assert state.cell.schedule.given.at(1) == 4
         (again,) = resumed(Checkpoint.of([state]), 1, steps)
         assert again.cell.schedule.at(9) == 8
-
-
-def test_second_restore_uses_k_of_script():
-    state = manager(4)
-    state.apply(saved(2, 4, 2).for_rank(0))
-    assert state.cell.accumulation_steps == 8
-    state.apply(saved(1, 4, 2).for_rank(0))
-    assert state.cell.accumulation_steps == 4
 
 
 def unchanged_by(state, contents, error, message):
@@ -387,20 +290,6 @@ def test_on_the_same_world_elastic_changes_nothing():
     assert (state.cell.accumulation_steps, state.cell.schedule.at(1)) == (4, 6)
 
 
-def test_ranks_that_accumulated_something_else_are_refused():
-    """Altered counters of another rank, other names and dtypes: before anything is changed."""
-    checkpoint = saved(2, 4, 1)
-    first, second = checkpoint.ranks
-    held = {**second.source._tensors, DIVISOR: np.asarray(np.float32(3))}
-    checkpoint.ranks[1] = replace(second, source=MemorySource(held))
-    unchanged_by(manager(8), first, ResumeError, "counted 4 micro-steps of the running cycle, but it has 2")
-    entries = {name: one for name, one in second.entries.items() if name != DIVISOR}
-    checkpoint.ranks[1] = replace(second, entries=entries)
-    unchanged_by(manager(8), first, CorruptCheckpointError, "rank 1 and rank 0 hold different accumulators")
-    entries = {**first.entries, DIVISOR: replace(first.entries[DIVISOR], dtype="F64")}
-    unchanged_by(manager(8), replace(first, entries=entries), StateMismatchError, "are not float32")
-
-
 # Other train cells
 
 
@@ -435,119 +324,42 @@ def test_foreign_cell_may_change_world_at_boundary():
         foreign(4, 0, 1).apply(Checkpoint.of(old).for_rank(0))
 
 
-def beside_another(rank, ranks, k):
-    """The state of one rank with a second train cell, and that cell."""
-    other = train_cell(3)
-    return manager(k, rank, ranks, other=other), other
-
-
 def test_cell_given_by_name_keeps_its_world():
-    states = []
-    for rank in range(2):
-        state, other = beside_another(rank, 2, 2)
-        other(*micro_batch(rank))
-        states.append(stepped(state, range(1)))
+    """A train cell, whose cycles cannot be converted."""
+    cells = [train_cell(3) for _ in range(4)]
+    states = [manager(2, rank, 2, other=cells[rank]) for rank in range(2)]
+    for state, other in zip(states, cells, strict=False):
+        other(*micro_batch(0))
+        stepped(state, range(1))
     checkpoint = Checkpoint.of(states)
-    other = train_cell(3)
-    for elastic, advice in (
-        (True, "a train cell that is given by name cannot be converted. Start 2"),
-        (False, "2 ran"),
-    ):
-        state = manager(4, other=other, elastic=elastic)
-        before = tensors(state.cell), tensors(other)
-        with pytest.raises(ResumeError, match=advice):
-            state.apply(checkpoint.for_rank(0))
-        assert (tensors(state.cell), tensors(other)) == before
-        assert (state.cell.counters.micro_steps, other.counters.micro_steps) == (0, 0)
-    state, other = beside_another(1, 2, 2)
+    state, before = manager(4, other=cells[2]), tensors(cells[2])
+    with pytest.raises(ResumeError, match=r"a train cell that is given by name cannot be converted\. Start 2 ranks"):
+        state.apply(checkpoint.for_rank(0))
+    assert (tensors(cells[2]), state.cell.counters.micro_steps) == (before, 0)
+    state = manager(2, 1, 2, other=cells[3])
     state.apply(checkpoint.for_rank(1))
-    assert (state.cell.counters.micro_step, other.counters.micro_step) == (1, 1)
+    assert (state.cell.counters.micro_step, cells[3].counters.micro_step) == (1, 1)
 
 
 # Data
 
 
-class Ids:
-    def __len__(self):
-        return 38
-
-    def __getitem__(self, index):
-        return np.full(6, index, np.float32), np.full(3, index, np.float32)
-
-
-def data(rank, size):
-    order = ck.data.GlobalSampler(38, global_batch=16, micro_batch=2, seed=5, rank=rank, world_size=size)
-    source = ck.data.Augmented(Ids(), lambda sample, rng: sample, seed=1)
-    return source.dataset(["x", "y"], ranks=order).batch(2)
-
-
-def run(states, epochs, micro_steps=None):
-    """Ids of all samples in the order of the micro-steps; each rank trains its own."""
-    ids = []
-    for state in states:
-        dataset = state.position.dataset
-        first = state.progress().epoch
-        rows = dataset.create_tuple_iterator(num_epochs=epochs)
-        state.iterator_made()
-        mine = []
-        for row in (row for _ in range(first, epochs) for row in rows):
-            state.cell(*row)
-            mine.append(row[0].asnumpy()[:, 0].astype(int).tolist())
-            if len(mine) == micro_steps:
-                break
-        ids.append(mine)
-        state.position.leave()
-    return [one for step in zip(*ids, strict=True) for part in step for one in part]
-
-
-def begun(size, k):
-    states = [manager(k, rank, size, data(rank, size)) for rank in range(size)]
-    for state in states:
-        state.begin("runs")
-    return states
-
-
-def test_restored_run_continues_with_next_sample(caplog):
-    """In the middle of the first cycle: later ones need a reduction, which objects of one process have not."""
-    whole = run(begun(1, 8), 2)
-    for ranks, onto, micro_steps in ((4, 2, 1), (1, 2, 6)):
-        states = begun(ranks, 8 // ranks)
-        before = run(states, 2, micro_steps)
-        checkpoint = Checkpoint.of(states)
-        news = [manager(8 // onto, rank, onto, data(rank, onto)) for rank in range(onto)]
-        for rank, state in enumerate(news):
-            state.apply(checkpoint.for_rank(rank))
-        assert before + run(news, 2) == whole, (ranks, onto)
-    assert "replay" not in caplog.text
-
-
-def test_without_a_global_order_nothing_is_changed():
-    states = begun(2, 4)
-    run(states, 1, 1)
-    contents = Checkpoint.of(states).for_rank(0)
-    source = ck.data.Augmented(Ids(), lambda sample, rng: sample, seed=1)
-    dataset = source.dataset(["x", "y"]).batch(2)
-    unchanged_by(manager(8, dataset=dataset), contents, ResumeError, "does not come from a GlobalSampler alone")
-
-
-def test_index_loop_continues_in_another_world():
+def test_order_of_samples_goes_on_in_another_world():
     def loop(rank, size, k):
         order = ck.data.GlobalIndices(38, global_batch=16, micro_batch=2, seed=5, rank=rank, world_size=size)
         batches = ck.data.resumable(order, epochs=2)
         return batches, manager(k, rank, size, batches)
 
-    seen = []
-    old = [loop(rank, 2, 4) for rank in range(2)]
+    old, seen = [loop(rank, 2, 4) for rank in range(2)], []
     for batches, state in old:
         state.begin("runs")
-        mine = []
+        seen.append([])
         for numbers in batches:
             state.cell(*micro_batch(0))
             state.complete_step()
-            mine.append(numbers.tolist())
-            if len(mine) == 3:
+            seen[-1].append(numbers.tolist())
+            if len(seen[-1]) == 3:
                 break
-        seen.append(mine)
     ids = [one for step in zip(*seen, strict=True) for part in step for one in part]
     new, state = loop(0, 1, 8)
     state.apply(Checkpoint.of([state for _, state in old]).for_rank(0))
@@ -582,28 +394,16 @@ def test_a_stored_checkpoint_goes_on_in_another_world(root):
         state = manager(8, rank, 2)
         state.apply(newest(root))
         state.cell.network.out.weight.set_data(ms.Tensor(np.zeros((3, 8), np.float32)))
-        state.cell.accumulators[0].set_data(
-            ms.Tensor(np.zeros(before[state.cell.accumulators[0].name].shape, np.float32))
-        )
+        sums = state.cell.accumulators[0]
+        sums.set_data(ms.Tensor(np.zeros(sums.shape, np.float32)))
         state.start.undo_changes()
         assert state.progress().micro_step == 2
         np.testing.assert_array_equal(state.cell.network.out.weight.asnumpy(), old.cell.network.out.weight.asnumpy())
         for name, found in accumulators(state).items():
             np.testing.assert_array_equal(found * 2, before[name])
-
     (file,) = root.glob("checkpoints/*/rank-00000/accumulators-000.safetensors")
     altered = bytearray(file.read_bytes())
     altered[-1] ^= 1  # of the last sum, not of the divisor
     file.write_bytes(altered)
     with pytest.raises(CorruptCheckpointError):
         manager(8, 0, 2).apply(newest(root))
-
-
-# The callback
-
-
-def test_the_callback_hands_the_option_on(root):
-    assert ck.CheckpointCallback(root, ranks=ck.Ranks(elastic=True))._new_state.keywords["ranks"].elastic
-    assert ck.CheckpointCallback(root)._new_state.keywords["ranks"] is None
-    with pytest.raises(ValueError, match="ranks"):
-        ck.CheckpointCallback(root, stateful={"ranks": nn.Cell()})

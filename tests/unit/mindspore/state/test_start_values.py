@@ -10,8 +10,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from mindspore.train import Model
-from support.training import adam, begin_process, checkpoints, pipeline
+from support.training import adam, begin_process, pipeline
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
@@ -105,16 +104,6 @@ def test_what_is_the_same_or_no_value_of_the_training_is_not_named(root, caplog)
     assert SAID not in caplog.text
     with pytest.raises(ResumeError, match=SAID):
         life(root, strict=True, **{**VALUES, "scale": 3.0})
-
-
-def test_array_in_a_cell_of_a_model_is_named(root, caplog):
-    for seed in (1, 2):
-        begin_process()
-        network = Masked(drawn(seed))
-        model = Model(ck.AccumulationTrainCell(network, adam(network.trainable_params()), 2))
-        checkpoints(root).train(model, seed, pipeline())
-    assert SAID in caplog.text
-    assert "network.mask (was " in caplog.text
 
 
 def test_copy_of_the_weights_that_is_taken_after_the_restore_is_named(tmp_path, caplog):

@@ -116,11 +116,13 @@ def test_network_that_evaluates_hides_no_other_switch():
     for networks, names in (([training, evaluating], ["norm", "1:?"]), ([evaluating, training], ["?", "1:norm"])):
         assert Switches(networks, []).record()["evaluating"] == names
     switches = Switches([training, evaluating], [])
+    switches.load({"without_grad": [], "evaluating": ["norm", "1:?"]}, 3)
+    assert not evaluating.training, "what is not known stays as it is"
     switches.note(1)
     assert switches.record()["evaluating"] == ["norm", "1:*"]
 
 
-def test_cell_is_put_back_without_its_inner_cells():
+def test_cell_is_put_back_without_its_inner_cells(caplog):
     begin_process()
     network = nn.SequentialCell(nn.SequentialCell(nn.Dense(2, 2), nn.BatchNorm1d(2)))
     network.set_train()
@@ -129,6 +131,12 @@ def test_cell_is_put_back_without_its_inner_cells():
     assert switches.record()["evaluating"] == ["0", "0.0", "0.1"]
     switches.load({"without_grad": [], "evaluating": ["0.1"]}, 3)
     assert switches.record()["evaluating"] == ["0.1"]
+    assert f"set_train of 0, set_train of 0.0{SAID}" in caplog.text
+    caplog.clear()
+    network.set_train(False)  # or it was not told yet to train
+    switches.load({"without_grad": [], "evaluating": ["0.1"]}, 3)
+    assert switches.record()["evaluating"] == ["0.1"]
+    assert SAID not in caplog.text
 
 
 def test_graph_compiled_without_evaluating_cell_is_refused():
@@ -161,6 +169,7 @@ def test_another_train_cell_or_mode_is_refused_by_name():
         state.begin("runs/other")
         contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
         begin_process(mode=mode)
+        assert mode_in_force() == {ms.GRAPH_MODE: "GRAPH", ms.PYNATIVE_MODE: "PYNATIVE"}[ms.get_context("mode")]
         cell = second()
         before = digest(cell)
         with pytest.raises(ck.ResumeError) as caught:
@@ -243,12 +252,6 @@ def test_network_that_stays_in_evaluation_resumes_so(tmp_path, caplog):
         job(f"cut at {until}").run(until)
         found = job(f"cut at {until}").run()
         assert (found == {step: one for step, one in expected.items() if step > until}) == (until != 3)
-
-
-def test_mode_in_force_is_that_of_the_public_function():
-    for name, mode in (("GRAPH", ms.GRAPH_MODE), ("PYNATIVE", ms.PYNATIVE_MODE)):
-        begin_process(mode=name.lower())
-        assert (ms.get_context("mode"), mode_in_force()) == (mode, name)
 
 
 class Groups(Evaluations):
