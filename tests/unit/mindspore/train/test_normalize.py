@@ -50,14 +50,10 @@ def stock(network, columns, cycles=3):
     return learned(cell)
 
 
-def test_equal_micro_batches_match_large_batch():
-    columns = [rows(16)]
-    assert trained(Linear, EQUAL, columns) == stock(Linear(), columns)
-
-
 def test_samples_make_the_large_batch_where_sizes_differ():
     columns = [rows(16)]
     large = stock(Linear(), columns)
+    assert trained(Linear, EQUAL, columns) == large
     assert trained(Linear, UNEQUAL, columns, normalize="samples") == large
     assert trained(Linear, EQUAL, columns, normalize="samples") == large
     assert trained(Linear, UNEQUAL, columns) != large  # a mean of means is something else
@@ -77,14 +73,10 @@ def test_token_weights_match_large_batch():
     assert trained(Tokens, EQUAL, columns, normalize="weights") == large
     assert trained(Tokens, [16], columns, normalize="weights") == large
     assert trained(MeanOverTokens, EQUAL, columns) != large  # the well-known error
-
-
-def test_token_weights_may_sum_to_less_than_one():
     mask = np.zeros(16, np.float32)
-    mask[[0, 5]] = 1 / 8
+    mask[[0, 5]] = 1 / 8  # they may sum to less than one
     columns = [rows(16), mask]
-    large = stock(MeanOverTokens(), columns)
-    assert trained(Tokens, EQUAL, columns, normalize="weights") == large
+    assert trained(Tokens, EQUAL, columns, normalize="weights") == stock(MeanOverTokens(), columns)
 
 
 def test_micro_batch_without_tokens_adds_nothing():
