@@ -10,15 +10,26 @@ import pytest
 from mindspore import nn, ops
 from support.memory import contents_of
 from support.own_loop import OwnLoop
-from support.training import NOTES, Job, begin_process, checkpoints, digest, disturb, each_mode, pipeline
+from support.training import (
+    NOTES,
+    CrashError,
+    Job,
+    Stop,
+    begin_process,
+    checkpoints,
+    digest,
+    disturb,
+    pipeline,
+)
 
 import ckptkit as ck
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.state.holders import steady_beside
-from ckptkit.mindspore.train.cell import CycleCounters, mark_half_restored, refuse_half_restored
+from ckptkit.mindspore.train.cell import CycleCounters, refuse_half_restored
 from ckptkit.nn import Dropout
 
-SIZE = 11  # batches
+BATCH = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
+AT_BEGIN = "a000001-c0000000000-m0000"
 
 
 class Part(nn.Cell):
@@ -44,6 +55,23 @@ def pair(k=4, other_k=3, **options):
     ]
 
 
+def begun(mode="pynative", **options):
+    """Two cells whose run has begun, and their state."""
+    begin_process(mode=mode)
+    first, second = (cell.set_train() for cell in pair(**options))
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    return first, second, state
+
+
+def restored(contents, training=None, **options):
+    """Two new cells with the state of a checkpoint."""
+    first, second = (cell.set_train() for cell in pair(**options))
+    state = ck.StateManager(first, d=second, training=training)
+    state.apply(contents)
+    return first, second, state
+
+
 class Around(nn.Cell):
     """Calls the train cells that it has."""
 
@@ -53,10 +81,6 @@ class Around(nn.Cell):
 
     def construct(self, x, y):
         return [cell(x, y) for cell in self.inner]
-
-
-class CrashError(Exception):
-    pass
 
 
 def by_name(first, second, batches):
@@ -90,26 +114,21 @@ class Life(OwnLoop):
         return digest(self.first) + digest(self.second)
 
 
-@pytest.mark.parametrize(
-    ("mode", "crash_at"),
-    [("pynative", 7), ("graph", 14), pytest.param("pynative", 2, marks=pytest.mark.extended)]
-    + [pytest.param(mode, at, marks=pytest.mark.extended) for mode in ("pynative", "graph") for at in range(3, 23, 2)],
-)
+@pytest.mark.parametrize(("mode", "crash_at"), [("pynative", 7), ("graph", 14)])
 def test_two_train_cells_resume_exactly_in_both_cycles(tmp_path, mode, crash_at):
     whole = Life(tmp_path / "whole", mode=mode)
     first = Life(tmp_path / "cut", mode=mode, crash_at=crash_at)
     second = Life(tmp_path / "cut", mode=mode)
     assert min(second.steps) == crash_at
     assert first.steps | second.steps == whole.steps
-    assert whole.second.counters.micro_steps == 2 * SIZE + 7
+    assert whole.second.counters.micro_steps == 2 * 11 + 7
     assert second.second.counters == whole.second.counters
 
 
-@pytest.mark.parametrize("mid_cycle", ["rewind", pytest.param("align", marks=pytest.mark.extended)])
-def test_second_cell_goes_where_first_cell_does(tmp_path, mid_cycle):
+def test_second_cell_goes_where_first_cell_does(tmp_path):
     whole = Life(tmp_path / "whole")
-    Life(tmp_path / "cut", crash_at=8, mid_cycle=mid_cycle)
-    second = Life(tmp_path / "cut", mid_cycle=mid_cycle)
+    Life(tmp_path / "cut", crash_at=8, mid_cycle="rewind")
+    second = Life(tmp_path / "cut", mid_cycle="rewind")
     assert min(second.steps) < 8
     assert {step: whole.steps[step] for step in second.steps} == second.steps
 
@@ -118,28 +137,22 @@ def advised_around(first, second, batches):
     return ck.StateManager(Around(first, second), batches, training=ck.Training(ignore=NOTES), g=first, d=second)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [
-        (lambda g, d: ck.StateManager([g, d]), by_name),
-        (lambda g, d: ck.StateManager([d, g]), None),
-        (lambda g, d: ck.StateManager([g, d.network, d], net=d.network), None),
-        (lambda g, d: ck.StateManager([g, Around(d)]), None),
-        (lambda g, d: ck.StateManager(Around(g, d)), advised_around),
-    ],
-    ids=["both", "other order", "among others", "one within", "both within"],
-)
-def test_refusal_of_several_cells_gives_working_advice(tmp_path, wrong, right):
-    with pytest.raises(ValueError, match="each of these counts its own cycles") as caught:
-        wrong(*pair())
-    assert "of Part (g.out.weight, ...)" in str(caught.value)
-    assert "of Part (d.out.weight, ...)" in str(caught.value)
-    assert "StateManager(CELL, dataset, NAME=OTHER_CELL)" in str(caught.value)
-    if right is None:
-        return
-    whole = Life(tmp_path / "whole", given=right)
-    Life(tmp_path / "cut", crash_at=7, given=right)
-    resumed = Life(tmp_path / "cut", given=right)
+def test_refusal_of_several_cells_gives_working_advice(tmp_path):
+    for wrong in (
+        lambda g, d: ck.StateManager([g, d]),
+        lambda g, d: ck.StateManager([d, g]),
+        lambda g, d: ck.StateManager([g, d.network, d], net=d.network),
+        lambda g, d: ck.StateManager([g, Around(d)]),
+        lambda g, d: ck.StateManager(Around(g, d)),
+    ):
+        with pytest.raises(ValueError, match="each of these counts its own cycles") as caught:
+            wrong(*pair())
+        assert "of Part (g.out.weight, ...)" in str(caught.value)
+        assert "of Part (d.out.weight, ...)" in str(caught.value)
+        assert "StateManager(CELL, dataset, NAME=OTHER_CELL)" in str(caught.value)
+    whole = Life(tmp_path / "whole", given=advised_around)
+    Life(tmp_path / "cut", crash_at=7, given=advised_around)
+    resumed = Life(tmp_path / "cut", given=advised_around)
     assert min(resumed.steps) == 7
     assert {step: whole.steps[step] for step in resumed.steps} == resumed.steps
 
@@ -158,9 +171,11 @@ def test_single_train_cell_within_another_is_refused():
     assert ck.StateManager(Around(first), inner=first).cell is not first
 
 
-@pytest.mark.parametrize(
-    ("cells", "match"),
-    [
+def test_second_cell_that_differs_is_refused_unchanged():
+    _, second, state = begun()
+    second(*BATCH)
+    contents = contents_of(state.capture(), AT_BEGIN)
+    for cells, match in (
         (
             lambda: pair(other_k=5),
             r"train cell d of the checkpoint was taken with accumulation_steps=3, this train cell has 5",
@@ -168,50 +183,29 @@ def test_single_train_cell_within_another_is_refused():
         (lambda: pair(other_k={0: 3, 50: 6}), r"accumulation_steps=3, this train cell has \{0: 3, 50: 6\}"),
         (lambda: [pair()[0], pair(normalize="samples")[1]], "normalize='micro_batches', this train cell has 'samples'"),
         (lambda: [pair()[0], pair(remainder="drop")[1]], "remainder='carry', this train cell has 'drop'"),
-    ],
-)
-def test_second_cell_that_differs_is_refused_unchanged(tmp_path, cells, match):
-    Life(tmp_path / "run", crash_at=6)
-    begin_process()
-    first, second = cells()
-    before = digest(first) + digest(second)
-    state = ck.StateManager(first, ck.data.resumable(pipeline(), 2), d=second)
-    with ck.CheckpointManager(tmp_path / "run") as manager, pytest.raises(ck.ResumeError, match=match):
-        manager.restore(state)
-    assert digest(first) + digest(second) == before
-
-
-def test_other_k_of_second_cell_awaits_next_cycle(tmp_path):
-    Life(tmp_path / "run", crash_at=3)
-
-    def given(first, second, batches):
-        return ck.StateManager(first, batches, d=second, training=ck.Training(on_k_change="next_cycle"))
-
-    life = Life(tmp_path / "run", cells=lambda: pair(other_k=5), given=given, crash_at=4)
-    assert life.second.counters == CycleCounters(5, 1, 1, 1, 4, 3)
+    ):
+        first, second = cells()
+        before = digest(first) + digest(second)
+        with pytest.raises(ck.ResumeError, match=match):
+            ck.StateManager(first, d=second).apply(contents)
+        assert digest(first) + digest(second) == before, match
 
 
 def test_other_k_of_second_cell_begins_at_boundary():
-    begin_process()
-    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
-    first, second = pair(other_k=2)
-    state = ck.StateManager(first, d=second)
-    state.begin("runs/gan")
-    second(x, y)
-    second(x, y)
-    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
-    first, second = pair(other_k=5)
-    ck.StateManager(first, d=second, training=ck.Training(on_k_change="next_cycle")).apply(contents)
+    for calls, counters in ((2, CycleCounters(5, 0, 1, 1, 2, 2)), (1, CycleCounters(2, 1, micro_steps=1))):
+        _, second, state = begun(other_k=2)
+        for _ in range(calls):
+            second(*BATCH)
+        contents = contents_of(state.capture(), AT_BEGIN)
+        _, second, _ = restored(contents, ck.Training(on_k_change="next_cycle"), other_k=5)
+        assert second.counters == counters, calls
+    second(*BATCH)
     assert second.counters == CycleCounters(5, 0, 1, 1, 2, 2)
 
 
 def test_what_else_moved_second_cell_fails_the_save():
-    begin_process()
-    first, second = pair()
-    state = ck.StateManager(first, d=second)
-    state.begin("runs/gan")
-    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
-    second(x, y)
+    _, second, state = begun()
+    second(*BATCH)
     state.capture()
     second.accumulators[-1].set_data(ms.Tensor(np.float32(2)))
     with pytest.raises(ck.ResumeError, match=r"accum\.divisor counted 2 micro-steps"):
@@ -220,23 +214,10 @@ def test_what_else_moved_second_cell_fails_the_save():
         state.begin("runs/gan")
 
 
-def test_half_restored_second_cell_cannot_be_called():
-    first, second = pair()
-    state = ck.StateManager(first, d=second)
-    mark_half_restored([second], "it")
-    with pytest.raises(ck.ResumeError, match="half restored"):
-        state.progress()
-
-
 @pytest.mark.parametrize("reading", ["read_from", "read_again_from"])
 def test_failed_read_marks_second_cell_too(monkeypatch, reading):
-    begin_process()
-    state = ck.StateManager(pair()[0], d=pair()[1])
-    state.begin("runs/gan")
-    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
-    first, second = pair()
-    state = ck.StateManager(first, d=second)
-    state.apply(contents)
+    contents = contents_of(begun()[2].capture(), AT_BEGIN)
+    first, second, state = restored(contents)
 
     def fails(*given):
         raise ck.StorageError("gone")
@@ -257,7 +238,7 @@ def test_the_doctor_compares_the_second_cell():
     first, second = pair()
     observer = ck.StateManager(first, d=second).observer()
     before, _ = observer.observe()
-    second(ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32)))
+    second(*BATCH)
     after, unseen = observer.observe()
     changed = {name for name in after if before[name] != after[name]}
     assert {"parameters/d/accum.divisor", "named/d"} <= changed
@@ -273,8 +254,7 @@ def test_random_operators_of_second_cell_are_found():
     assert ck.StateManager(first, d=second).findings() == ()
 
 
-@each_mode
-def test_a_callback_trains_the_second_cell_exactly(root, mode):
+def test_a_callback_trains_the_second_cell_exactly(root):
     class Trains(ms.train.Callback):
         def __init__(self, cell):
             self.cell = cell
@@ -285,51 +265,28 @@ def test_a_callback_trains_the_second_cell_exactly(root, mode):
             self.cell(*params.train_dataset_element)
             self.steps[params.cur_step_num] = digest(params.train_network) + digest(self.cell)
 
-    def life(where, stop=None):
+    def life(where, *others):
         cells = []
-        job = Job(mode=mode, cell=lambda: cells.extend(pair()) or cells[0])
+        job = Job(cell=lambda: cells.extend(pair()) or cells[0])
         trains = Trains(cells[1])
         ckpt = checkpoints(where, 1, stateful={"d": cells[1]})
         point = ckpt.resume(job.model, job.data, epochs=2)
-        others = [trains] if stop is None else [trains, Stops(stop)]
-        job.model.train(2, job.data, callbacks=[*others, ckpt], initial_epoch=point.epoch)
+        job.model.train(2, job.data, callbacks=[trains, *others, ckpt], initial_epoch=point.epoch)
         return trains.steps
 
-    class Stops(ms.train.Callback):
-        def __init__(self, at):
-            self.at = at
-
-        def on_train_step_end(self, run_context):
-            if run_context.original_args().cur_step_num == self.at:
-                run_context.request_stop()
-
     whole = life(root.with_name("whole"))
-    first = life(root, stop=6)
+    first = life(root, Stop(6))
     disturb()
     second = life(root)
     assert min(second) == 7
     assert first | second == whole
 
 
-def saved_with(switch):
-    """A checkpoint of two cells, the second one's network switched by the loop."""
-    begin_process()
-    first, second = (cell.set_train() for cell in pair())
-    state = ck.StateManager(first, d=second)
-    state.begin("runs/gan")
-    switch(second.network)
-    return contents_of(state.capture(), "a000001-c0000000000-m0000")
-
-
 def test_switches_of_second_cell_are_put_back(shown):
-    def switch(network):
-        network.out.bias.requires_grad = False
-        network.out.set_train(False)
-
-    contents = saved_with(switch)
-    first, second = (cell.set_train() for cell in pair())
-    state = ck.StateManager(first, d=second)
-    state.apply(contents)
+    _, second, state = begun()
+    second.network.out.bias.requires_grad = False
+    second.network.out.set_train(False)
+    _, second, state = restored(contents_of(state.capture(), AT_BEGIN))
     second.network.out.bias.requires_grad = True
     state.iterator_made()
     assert not second.network.out.bias.requires_grad
@@ -341,15 +298,11 @@ def test_switches_of_second_cell_are_put_back(shown):
 
 
 def test_memory_that_second_cell_ignores_fails_saves():
-    begin_process()
-    first, second = pair()
-    state = ck.StateManager(first, d=second)
-    state.begin("runs/gan")
-    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
+    _, second, state = begun()
 
     def train(micro_steps):
         for _ in range(micro_steps):
-            second(x, y)
+            second(*BATCH)
             state.capture()
 
     train(4)
@@ -361,28 +314,18 @@ def test_memory_that_second_cell_ignores_fails_saves():
 
 
 def test_memory_before_second_cells_first_update_is_saved():
-    begin_process()
-    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
-    first, second = pair(other_k=1)
-    state = ck.StateManager(first, d=second)
-    state.begin("runs/gan")
-    second(x, y)
-    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
-    first, second = pair(other_k=1)
-    state = ck.StateManager(first, d=second)
-    state.apply(contents)
+    _, second, state = begun(other_k=1)
+    second(*BATCH)
+    _, second, state = restored(contents_of(state.capture(), AT_BEGIN), other_k=1)
     state.capture()
     second.network.out.bias.set_data(ms.Tensor(np.ones(3, np.float32)))
     for _ in range(3):
-        second(x, y)
+        second(*BATCH)
         state.capture()
 
 
 def test_modes_of_second_cell_are_noted_in_graph():
-    begin_process(mode="graph")
-    first, second = (cell.set_train() for cell in pair())
-    state = ck.StateManager(first, d=second)
-    state.begin("runs/gan")
+    _, second, state = begun("graph")
     second.network.out.set_train(False)
     second.load_counters(CycleCounters(3, 1, micro_steps=1))  # as its first call does
     state.progress()
@@ -391,15 +334,9 @@ def test_modes_of_second_cell_are_noted_in_graph():
 
 def test_modes_before_second_cells_next_call_count():
     """The first call after a restore compiles, and what is switched until then is what it is compiled with."""
-    begin_process(mode="graph")
-    first, second = (cell.set_train() for cell in pair())
-    state = ck.StateManager(first, d=second)
-    state.begin("runs/gan")
+    _, second, state = begun("graph")
     second.load_counters(CycleCounters(3, 0, 1, 1, 3, 3))  # as its calls do
-    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
-    first, second = (cell.set_train() for cell in pair())
-    state = ck.StateManager(first, d=second)
-    state.apply(contents)
+    _, second, state = restored(contents_of(state.capture(), AT_BEGIN))
     state.progress()
     state.iterator_made()
     second.network.out.set_train(False)
@@ -414,37 +351,7 @@ def test_updates_before_second_cells_run_are_kept():
     ops.assign(second.optimizer.global_step, ms.Tensor([5], ms.int32))
     state = ck.StateManager(first, d=second)
     state.begin("runs/gan")
-    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
-    first, second = pair()
-    state = ck.StateManager(first, d=second)
-    state.apply(contents)
+    _, second, state = restored(contents_of(state.capture(), AT_BEGIN))
     ops.assign(second.optimizer.global_step, ms.Tensor([6], ms.int32))
     second.load_counters(CycleCounters(3, 0, 1, 1, 3, 3))
     assert state.capture().state["user"]["d"] is not None
-
-
-def test_second_cell_called_before_begins_no_run():
-    begin_process()
-    first, second = pair()
-    second.load_counters(CycleCounters(3, 1, micro_steps=1))  # as its first call does
-    with pytest.raises(ck.ResumeError, match="the train cell was called 1 times already"):
-        ck.StateManager(first, d=second).begin("runs/gan")
-
-
-@pytest.mark.extended
-def test_second_cell_compiled_otherwise_is_refused():
-    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
-    begin_process(mode="graph")
-    first, second = (cell.set_train() for cell in pair())
-    state = ck.StateManager(first, d=second)
-    state.begin("runs/gan")
-    second(x, y)
-    contents = contents_of(state.capture(), "a000001-c0000000000-m0001")
-    first, second = (cell.set_train() for cell in pair())
-    state = ck.StateManager(first, d=second)
-    state.apply(contents)
-    state.iterator_made()
-    second.network.out.set_train(False)
-    second(x, y)
-    with pytest.raises(ck.ResumeError, match="set_train of d/out was switched before the first micro-step"):
-        state.capture()
