@@ -8,7 +8,7 @@ import multiprocessing
 
 import pytest
 from mindspore.train import Model
-from support.training import CrashError, Interrupt, Job, both_modes, checkpoints, disturb, reference
+from support.training import SIZE, CrashError, Interrupt, Job, checkpoints, disturb, reference
 
 import ckptkit as ck
 from ckptkit.manager.process import AT_EXIT
@@ -19,8 +19,7 @@ OWN = {name: inspect.getattr_static(Model, name) for name in ("train", "fit")}
 
 @pytest.fixture(autouse=True)
 def _model_as_before():
-    reference("pynative")  # trained now, since what a test attaches would get it
-    reference("graph")
+    reference()  # trained now, since what a test attaches would get it
     yield
     for one in list(attachment._attached):  # of a test that failed
         one.detach()
@@ -47,25 +46,31 @@ def after(steps, at):
     return {step: one for step, one in steps.items() if step > at}
 
 
+def first_epoch():
+    return {step: one for step, one in reference().items() if step <= SIZE}
+
+
 # Exact
 
 
-@pytest.mark.covering(1)
-@both_modes
-@pytest.mark.parametrize("at", [2, 11, 17])
-def test_training_of_a_framework_resumes_exactly(tmp_path, mode, at):
-    with pytest.raises(CrashError), checkpoints(tmp_path, at).attach():
-        Framework(Job(mode=mode)).run(3, Interrupt(at + 1))
-    job = Job(mode=mode)
+def test_training_of_a_framework_resumes_exactly(tmp_path):
+    with checkpoints(tmp_path, 17).attach():
+        with pytest.raises(CrashError):
+            Framework(Job()).run(3, Interrupt(18))
+        job = Job()  # a failed training goes on in the same process
+        disturb()
+        with pytest.raises(CrashError):
+            Framework(job).run(3, Interrupt(22))
+    job = Job()
     disturb()
-    with checkpoints(tmp_path, at).attach() as attached:
-        assert Framework(job).run() == after(reference(mode), at)
-    assert attached.point.batches_delivered == at
+    with checkpoints(tmp_path, 17).attach() as attached:
+        assert Framework(job).run() == after(reference(), 17)
+    assert attached.point.batches_delivered == 17
 
 
 def test_training_with_evaluations_resumes_exactly(tmp_path):
     def run(job, *callbacks):
-        job.model.fit(3, job.data, job.valid, 2, [job.trace, *callbacks])
+        job.model.fit(2, job.data, job.valid, 2, [job.trace, *callbacks])
         return job.trace.steps
 
     expected = run(Job(fit=True))
@@ -77,22 +82,13 @@ def test_training_with_evaluations_resumes_exactly(tmp_path):
 
 def test_one_line_before_the_training_is_enough(tmp_path):
     attached = checkpoints(tmp_path).attach()
-    assert Framework(Job()).run() == reference("pynative")
+    assert Framework(Job()).run(1) == first_epoch()
     attached.detach()
     again = checkpoints(tmp_path).attach()
-    assert Framework(Job()).run() == {}  # it is complete
+    assert Framework(Job()).run(1) == {}  # it is complete
     assert again.point.complete
     again.detach()
     again.detach()
-
-
-def test_failed_training_goes_on_in_the_same_process(tmp_path):
-    job = Job()
-    with checkpoints(tmp_path, 5).attach():
-        with pytest.raises(CrashError):
-            Framework(job).run(3, Interrupt(6))
-        resumed = Job()
-        assert Framework(resumed).run() == after(reference("pynative"), 5)
 
 
 def test_callback_that_the_framework_made_is_used_once(tmp_path):
@@ -109,32 +105,25 @@ def test_callback_that_the_framework_made_is_used_once(tmp_path):
 
     ckpt, last = Configured(tmp_path), Last(999)
     job = Job()
-    job.model.train(3, job.data, [ckpt, job.trace, last])
+    job.model.train(1, job.data, [ckpt, job.trace, last])
     ckpt.attached.detach()
-    assert job.trace.steps == reference("pynative")
+    assert job.trace.steps == first_epoch()
     assert [one for one in last.found if isinstance(one, ck.CheckpointCallback)] == [ckpt]
     assert last.found[-1] is ckpt
 
 
-@pytest.mark.parametrize("prepared", ["train", "resume"])
+@pytest.mark.parametrize("prepared", ["train", "resume", "resume alone"])
 def test_training_that_the_callback_prepared_starts_as_it_is_called(tmp_path, prepared):
     ckpt, job = checkpoints(tmp_path), Job()
     with ckpt.attach():
         if prepared == "train":
-            ckpt.train(job.model, 3, job.data, callbacks=[job.trace])
+            ckpt.train(job.model, 1, job.data, callbacks=[job.trace])
         else:
-            point = ckpt.resume(job.model, job.data, 3)
-            job.model.train(3, job.data, callbacks=[job.trace, ckpt], initial_epoch=point.epoch)
-    assert job.trace.steps == reference("pynative")
-    assert len(ck.CheckpointManager(tmp_path).checkpoints()) == 1
-
-
-def test_training_is_resumed_if_somebody_looked_before_where_it_stands(tmp_path):
-    """A framework's own call has no checkpoint callback, and would go unsaved."""
-    ckpt, job = checkpoints(tmp_path), Job()
-    with ckpt.attach():
-        ckpt.resume(job.model, job.data, 3)
-        assert Framework(job).run() == reference("pynative")
+            point = ckpt.resume(job.model, job.data, 1)
+            # A framework's own call has no checkpoint callback, and would go unsaved.
+            own = [ckpt] if prepared == "resume" else []
+            job.model.train(1, job.data, callbacks=[job.trace, *own], initial_epoch=point.epoch)
+    assert job.trace.steps == first_epoch()
     assert len(ck.CheckpointManager(tmp_path).checkpoints()) == 1
 
 
@@ -150,7 +139,7 @@ def test_wrapped_model_is_attached_if_its_arguments_are_known(tmp_path, monkeypa
     monkeypatch.setattr(Model, "train", logged)
     job = Job()
     with checkpoints(tmp_path).attach():
-        assert Framework(job).run() == reference("pynative")
+        assert Framework(job).run(1) == first_epoch()
     assert calls == [job.model]
 
     def hidden(self, *args, **kwargs):
@@ -167,25 +156,16 @@ def test_wrapped_model_is_attached_if_its_arguments_are_known(tmp_path, monkeypa
 # Refused
 
 
-def test_second_training_is_refused(tmp_path):
-    """Else a training in pieces of an epoch would end after the first one, as complete."""
-    job = Job()
-    with checkpoints(tmp_path).attach():
-        Framework(job).run(1)
-        with pytest.raises(ck.ResumeError, match=rf"called a second time, but {tmp_path} holds the training"):
-            Framework(Job()).run(1)
-
-
 @pytest.mark.parametrize("first", ["framework", "callback"])
 def test_second_training_is_refused_whoever_started_the_first(tmp_path, first):
-    """The other model would get the weights of the first."""
+    """The other model would get the weights of the first, and a training in pieces would end after one, as complete."""
     ckpt, job = checkpoints(tmp_path), Job()
     with ckpt.attach():
         if first == "framework":
             Framework(job).run(1)
         else:
             ckpt.train(job.model, 1, job.data)
-        with pytest.raises(ck.ResumeError, match="is called a second time"):
+        with pytest.raises(ck.ResumeError, match=rf"called a second time, but {tmp_path} holds the training"):
             Framework(Job()).run(1)
 
 
@@ -226,22 +206,17 @@ def test_with_that_no_training_reached_says_so(tmp_path):
         raise KeyError
 
 
-def test_process_of_multiprocessing_says_nothing_at_its_end(tmp_path, caplog, monkeypatch):
-    """It may run the lines of the script that attach, and none that train."""
-    monkeypatch.setattr(multiprocessing, "parent_process", lambda: "the training")
+@pytest.mark.parametrize("process", ["unused", "trains", "worker"])
+def test_process_that_no_training_reached_says_so_at_its_end(tmp_path, caplog, monkeypatch, process):
+    """But for one of multiprocessing, which may run the lines of the script that attach, and none that train."""
+    if process == "worker":
+        monkeypatch.setattr(multiprocessing, "parent_process", lambda: "the training")
     attached = checkpoints(tmp_path).attach()
-    attached._last_call()
-    attached.detach()
-    assert caplog.text == ""
-
-
-@pytest.mark.parametrize("trains", [True, False])
-def test_process_that_no_training_reached_says_so_at_its_end(tmp_path, caplog, trains):
-    attached = checkpoints(tmp_path).attach()
-    if trains:
+    if process == "trains":
         Framework(Job()).run(1)
     attached._last_call()
-    assert ("nothing in this process called Model.train or Model.fit while" in caplog.text) == (not trains)
+    says_so = "nothing in this process called Model.train or Model.fit while" in caplog.text
+    assert says_so == (process == "unused")
     assert attached._last_call in AT_EXIT._callbacks
     attached.detach()
     assert attached._last_call not in AT_EXIT._callbacks

@@ -56,17 +56,9 @@ def alone(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) in (before, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize(
-    ("mode", "at"),
-    [
-        ("pynative", 6),
-        ("graph", 3 * SIZE),
-        pytest.param("graph", 6, marks=pytest.mark.extended),
-        pytest.param("graph", SIZE, marks=pytest.mark.extended),
-    ],
-)
+@pytest.mark.parametrize(("mode", "at"), [("pynative", 6), ("graph", 3 * SIZE)])
 def test_what_was_preempted_goes_on_bit_for_bit(root, mode, at):
-    """In mid-cycle, at an epoch's last micro-step, and at the last one of all."""
+    """In mid-cycle, and at the last micro-step of all."""
     first, kill = Job(mode=mode), Kill(step=at)
     with pytest.raises(ck.Preempted) as raised:
         first.started(checkpoints(root), 3, kill)
@@ -90,57 +82,41 @@ class Double(Callback):
             one.set_data(one * 2)
 
 
-def test_signal_in_last_micro_step_keeps_final_weights(root):
-    """Nobody calls on_train_end in the next start, which finds the run complete."""
+def weights(job):
+    return {one.name: one.asnumpy().tobytes() for one in job.cell.network.trainable_params()}
 
-    def weights(job):
-        return {one.name: one.asnumpy().tobytes() for one in job.cell.network.trainable_params()}
 
-    whole, signalled, again = Job(), Job(), Job()
-    whole.started(checkpoints(root.with_name("whole")), 3, Double())
+def test_last_checkpoint_includes_work_of_on_train_end(root):
+    """After a signal in the last micro-step, too: the next start finds the run complete, and nobody calls it there."""
+    whole, again = Job(), Job()
+    whole.started(checkpoints(root, save=ck.SaveEvery(micro_steps=SIZE)), 1, Double())
+    assert names(root) == [f"a000001-c{SIZE // 4:010d}-m{SIZE % 4:04d}"]
+    again.resumed(checkpoints(root), 1, Double())
+    assert again.trace.steps == {}
+    assert weights(again) == weights(whole)
+    signalled, again, other = Job(), Job(), root.with_name("other")
     with pytest.raises(ck.Preempted):
-        signalled.started(checkpoints(root), 3, Kill(step=3 * SIZE), Double())
-    again.resumed(checkpoints(root), 3, Double())
+        signalled.started(checkpoints(other), 1, Kill(step=SIZE), Double())
+    again.resumed(checkpoints(other), 1, Double())
     assert again.trace.steps == {}
     assert weights(again) == weights(whole)
 
 
-def test_last_checkpoint_includes_work_of_on_train_end(root):
-    """Also where a save was due at the last micro-step."""
-    first, again = Job(), Job()
-    first.started(checkpoints(root, save=ck.SaveEvery(micro_steps=3 * SIZE)), 3, Double())
-    assert names(root) == [f"a000001-c{3 * SIZE // 4:010d}-m{3 * SIZE % 4:04d}"]
-    again.resumed(checkpoints(root), 3, Double())
-    assert again.trace.steps == {}
-    left, restored = (
-        {one.name: one.asnumpy().tobytes() for one in job.cell.network.trainable_params()} for job in (first, again)
-    )
-    assert restored == left
-
-
 def test_preempt_return_resumes_script_without_further_training(root):
-    """`on_preempt="return"` lets the script go on, and trains nothing more."""
     job, kill = Job(), Kill(step=6, number=signal.SIGUSR1)
     ckpt = checkpoints(root, on_preempt="return")
-    job.started(ckpt, 3, kill)
+    job.started(ckpt, 1, kill)
     assert ckpt.preempted
     assert max(job.trace.steps) == 6
     assert kill.ended
     assert names(root) == ["a000001-c0000000001-m0002"]
-    second = Job()
-    ckpt = checkpoints(root, on_preempt="return")
-    second.resumed(ckpt, 3)
-    assert not ckpt.preempted
-    assert {**job.trace.steps, **second.trace.steps} == reference()
-
-
-def test_complete_run_counts_as_not_preempted(root):
-    ckpt = checkpoints(root, on_preempt="return")
-    Job().started(ckpt, 1, Kill(step=SIZE, number=signal.SIGUSR1))
-    assert ckpt.preempted
-    job = Job()
-    assert ckpt.train(job.model, 1, job.data).complete
-    assert not ckpt.preempted
+    for _ in range(2):  # the second start finds the run complete
+        second = Job()
+        ckpt = checkpoints(root, on_preempt="return")
+        second.resumed(ckpt, 1)
+        assert not ckpt.preempted
+        job.trace.steps |= second.trace.steps
+    assert job.trace.steps == {step: bits for step, bits in reference().items() if step <= SIZE}
 
 
 def test_signal_in_evaluation_saves_with_its_metrics(root):
@@ -242,10 +218,11 @@ def test_signalled_process_always_exits_with_143(root, tmp_path):
     """With data workers in processes, whose ends are no preemption; then while MindSpore compiles."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    done = live(root, script, mode="pynative", depth=1, at=6, workers=True)
+    # Ctrl-C acts like SIGTERM: nothing that Python can see tells the two apart.
+    done = live(root, script, mode="pynative", depth=1, at=6, workers=True, signal="SIGINT")
     done.expect(TERMINATED)
     assert "exported" not in done.stdout
-    assert "SIGTERM: saved a000001-c0000000001-m0002" in done.stderr
+    assert "SIGTERM: saved a000001-c0000000001-m000" in done.stderr
     assert "Traceback" not in done.stderr
 
     empty = root.with_name("empty")
@@ -259,15 +236,6 @@ def test_signalled_process_always_exits_with_143(root, tmp_path):
         "begins afresh."
     )
     assert names(empty) == []
-
-
-def test_ctrl_c_acts_like_sigterm(root, tmp_path):
-    """Nothing that Python can see tells the two apart, so it saves and ends as well."""
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    done = live(root, script, mode="pynative", depth=1, at=6, signal="SIGINT")
-    done.expect(TERMINATED)
-    assert "SIGTERM: saved a000001-c0000000001-m000" in done.stderr
 
 
 def test_retried_last_save_has_its_metrics(root):

@@ -27,25 +27,19 @@ class Agreeing(Callback):
             run_context.request_stop()
 
 
-@pytest.mark.parametrize(("later", "begun"), [(0, 3), (2, 5), (100, 11)])
-def test_training_stops_when_it_is_requested_again(later, begun):
-    steps, agreeing = Steps(), Agreeing(later)
-    Model(accumulation_cell()).train(1, pipeline(), callbacks=[steps, Stop(3), agreeing])
-    assert agreeing.held == 3
-    assert steps.begun == begun
-
-
-def test_without_a_request_nothing_is_held_back():
-    context = RunContext({})
-    assert not hold_back(context)
-    assert not context.get_stop_requested()
+def test_training_stops_when_it_is_requested_again():
+    for later, begun in ((0, 3), (2, 5), (100, 11)):
+        steps, agreeing = Steps(), Agreeing(later)
+        Model(accumulation_cell()).train(1, pipeline(), callbacks=[steps, Stop(3), agreeing])
+        assert (agreeing.held, steps.begun) == (3, begun)
 
 
 def test_stop_request_kept_elsewhere_is_an_error():
-    class Moved(mindspore.train.RunContext):
+    class Moved(RunContext):
         def get_stop_requested(self):
             return True
 
+    assert not hold_back(RunContext({}))
     with pytest.raises(AttributeError, match="elsewhere"):
         hold_back(Moved({}))
 
@@ -98,15 +92,11 @@ def test_mid_cycle_stop_request_waits_for_boundary():
     assert session.asked == [True, False]
 
 
-def test_another_ranks_wish_stops_this_one_too():
+def test_all_ranks_stop_where_one_wishes():
     session, context = OfTwo(other=True), RunContext({})
     assert not session.stops(context, at_boundary=False)
     assert session.stops(context, at_boundary=True)
     assert context.get_stop_requested()
-    assert session.asked == [False]
-
-
-def test_where_nobody_wishes_or_can_training_goes_on():
     session, context = OfTwo(), RunContext({})
     assert not session.stops(context, at_boundary=True)
     assert session.asked == [False]

@@ -176,13 +176,12 @@ _CELL = _cell()
 HOOKS = sorted({name for name in dir(Callback) if name.startswith("on_")} | {"step_begin", "step_end", "epoch_begin"})
 
 
-@pytest.mark.parametrize("hook", [*HOOKS, "epoch_end", "end"])
-def test_callback_that_acts_in_a_window_is_named(hook):
-    one = type("Mine", (Callback,), {hook: lambda self, run_context: _halve(_CELL)})()
-    before = hook in ("on_train_begin", "begin")  # nothing was saved yet
-    at_end = (hook.endswith("end") and "step" not in hook) or "eval" in hook
-    assert may_write_in_window([one], [], followed=True) == ([] if before else ["Mine"])
-    assert may_write_in_window([one], [], followed=False) == ([] if before or at_end else ["Mine"])
-    assert may_write_in_window([one], [type(one)], followed=True) == []
-    assert may_write_in_window([one], [Callback], followed=True) == [], "its class is one of those"
-    assert may_write_in_window([one], [one], followed=True) == []
+def test_callback_that_acts_in_a_window_is_named():
+    for hook in (*HOOKS, "epoch_end", "end"):
+        one = type("Mine", (Callback,), {hook: lambda self, run_context: _halve(_CELL)})()
+        before = hook in ("on_train_begin", "begin")  # nothing was saved yet
+        at_end = (hook.endswith("end") and "step" not in hook) or "eval" in hook
+        assert may_write_in_window([one], [], followed=True) == ([] if before else ["Mine"]), hook
+        assert may_write_in_window([one], [], followed=False) == ([] if before or at_end else ["Mine"]), hook
+        for declared in (type(one), Callback, one):  # its class, one of its classes, itself
+            assert may_write_in_window([one], [declared], followed=True) == [], (hook, declared)
