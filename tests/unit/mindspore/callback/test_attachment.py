@@ -50,9 +50,6 @@ def first_epoch():
     return {step: one for step, one in reference().items() if step <= SIZE}
 
 
-# Exact
-
-
 def test_training_of_a_framework_resumes_exactly(tmp_path):
     with checkpoints(tmp_path, 17).attach():
         with pytest.raises(CrashError):
@@ -153,9 +150,6 @@ def test_wrapped_model_is_attached_if_its_arguments_are_known(tmp_path, monkeypa
     monkeypatch.undo()
 
 
-# Refused
-
-
 @pytest.mark.parametrize("first", ["framework", "callback"])
 def test_second_training_is_refused_whoever_started_the_first(tmp_path, first):
     """The other model would get the weights of the first, and a training in pieces would end after one, as complete."""
@@ -220,8 +214,3 @@ def test_process_that_no_training_reached_says_so_at_its_end(tmp_path, caplog, m
     assert attached._last_call in AT_EXIT._callbacks
     attached.detach()
     assert attached._last_call not in AT_EXIT._callbacks
-
-
-def test_wrong_arguments_fail_as_without(tmp_path):
-    with checkpoints(tmp_path).attach(), pytest.raises(TypeError, match="epoch"):
-        Job().model.train(epochz=3)

@@ -16,12 +16,10 @@ from support.training import (
     Job,
     Stop,
     Trace,
-    adam,
     begin_process,
     checkpoints,
     disturb,
     pipeline,
-    tensors,
 )
 
 import ckptkit as ck
@@ -34,25 +32,7 @@ def names(root):
 
 
 def metrics_of(root):
-    """Metrics in the manifest by the checkpoint's name."""
     return {one.name: dict(one.metrics) for one in CheckpointManager(root).checkpoints()}
-
-
-class Order(Callback):
-    """Notes what happens in which order, and how many checkpoints there are then."""
-
-    def __init__(self, root):
-        self.root = root
-        self.events = []
-
-    def on_train_step_end(self, run_context):
-        self.events.append(f"step {run_context.original_args().cur_step_num}")
-
-    def on_eval_begin(self, run_context):
-        self.events.append(f"evaluation of {run_context.original_args().cur_epoch_num}, {len(names(self.root))} saved")
-
-    def on_train_epoch_end(self, run_context):
-        self.events.append(f"end of epoch {run_context.original_args().cur_epoch_num}")
 
 
 def fitted(ckpt, epochs, *callbacks, mode="pynative", disturbed=False, **options):
@@ -68,7 +48,6 @@ def fitted(ckpt, epochs, *callbacks, mode="pynative", disturbed=False, **options
 
 @functools.cache
 def whole(mode="pynative"):
-    """Three epochs and their evaluations without ckptkit's callback."""
     job = Job(fit=True, mode=mode)
     job.model.fit(3, job.data, job.valid, callbacks=[job.trace])
     return job.trace
@@ -115,78 +94,67 @@ def test_plain_model_resumes_around_the_end_of_an_epoch(root, mode, at):
 
 
 def test_evaluation_is_neither_skipped_nor_saved_before(root):
-    order = Order(root)
-    fitted(checkpoints(root, SIZE), 2, order)
-    at_ends = [one for one in order.events if not one.startswith("step")]
-    # The writer yields to everybody, so the first save may still be under way when the second evaluation begins.
-    second = "evaluation of 2, 0 saved" if "evaluation of 2, 0 saved" in at_ends else "evaluation of 2, 1 saved"
-    assert at_ends == ["evaluation of 1, 0 saved", "end of epoch 1", second, "end of epoch 2"]
-    assert [one for one in order.events if one.startswith("step")] == [f"step {n}" for n in range(1, 2 * SIZE + 1)]
+    events = []
+
+    class Order(Callback):
+        def on_train_step_end(self, run_context):
+            events.append(run_context.original_args().cur_step_num)
+
+        def on_eval_begin(self, run_context):
+            events.append(f"evaluation of {run_context.original_args().cur_epoch_num}")
+            if len(events) == SIZE + 1:
+                assert names(root) == []
+
+        def on_train_epoch_end(self, run_context):
+            events.append("end of epoch")
+
+    class Nested(ck.CheckpointCallback):
+        def __exit__(self, *error):
+            super().__exit__(*error)
+            events.append(self._session is not None)
+
+    ckpt = Nested(root, save=ck.SaveEvery(micro_steps=SIZE), saving=ck.Saving(when_busy="wait"))
+    job = Job(fit=True)
+    ckpt.fit(job.model, 2, job.data, job.valid, callbacks=[Order()])
+    steps = range(1, 2 * SIZE + 1)
+    first = [*steps[:SIZE], "evaluation of 1", True, "end of epoch"]
+    # The evaluations leave the callback open; the end of training closes it.
+    assert events == [*first, *steps[SIZE:], "evaluation of 2", True, "end of epoch", False]
     assert len(names(root)) == 2
 
 
 def test_fit_goes_back_where_it_is_told(root):
-    ckpt = {"keep": ck.KeepLatest(99)}
-    fitted(checkpoints(root, SIZE, **ckpt), 2)
+    fitted(checkpoints(root, 5), 1)
     first = names(root)[0]
-    fitted(checkpoints(root, **ckpt), 2, checkpoint=first)
-    assert fitted(checkpoints(root, **ckpt), 2, checkpoint=first).trace.steps == {}  # it has grown from there
-    again = fitted(checkpoints(root, **ckpt), 2, checkpoint=first, rewind=True)
-    assert set(again.trace.steps) == set(range(SIZE + 1, 2 * SIZE + 1))
+    again = fitted(checkpoints(root), 1, checkpoint=first, rewind=True)
+    assert set(again.trace.steps) == set(range(6, SIZE + 1))
 
 
-def test_crash_in_the_evaluation_repeats_it(root, whole):
+def test_crash_in_the_evaluation_repeats_it(root):
     class Crash(Callback):
         def on_eval_step_end(self, run_context):
             if run_context.original_args().cur_epoch_num == 2:
                 raise CrashError
 
-    first = fitted(checkpoints(root, SIZE), 3, Crash())
+    first = fitted(checkpoints(root, SIZE), 2, Crash())
     assert first.interrupted
     assert names(root) == ["a000001-c0000000002-m0003"]
-    second = fitted(checkpoints(root), 3, disturbed=True)
-    expected = whole()
-    assert second.trace.steps == {step: expected.steps[step] for step in range(SIZE + 1, 3 * SIZE + 1)}
-    assert second.trace.evaluated == {one: expected.evaluated[one] for one in (2, 3)}
-
-
-def test_evaluations_do_not_close_the_callback(root):
-    depths = []
-
-    class Nested(ck.CheckpointCallback):
-        def __exit__(self, *error):
-            super().__exit__(*error)
-            depths.append(self._session is not None)
-
-    ckpt = Nested(root, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-    job = Job(fit=True)
-    ckpt.fit(job.model, 3, job.data, job.valid)
-    # Three evaluations leave it open; the end of training closes it.
-    assert depths == [True, True, True, False]
-    assert names(root)[-1] == "a000001-c0000000008-m0001"
-
-
-def test_with_statement_around_the_training_closes_last(root):
-    job, ckpt = Job(fit=True), checkpoints(root)
-    with ckpt:
-        ckpt.fit(job.model, 1, job.data, job.valid)
-        assert ckpt._session is not None
-    assert ckpt._session is None
-    assert names(root) == ["a000001-c0000000002-m0003"]
+    second = fitted(checkpoints(root), 2, disturbed=True)
+    assert second.trace.steps == {step: whole().steps[step] for step in range(SIZE + 1, 2 * SIZE + 1)}
+    assert second.trace.evaluated == {2: whole().evaluated[2]}
 
 
 def test_mid_epoch_stop_is_no_epoch_end(root):
     ckpt = checkpoints(root, SIZE, keep=ck.KeepBest(2, "mae", "min") | ck.KeepLatest(9))
-    stopped = fitted(ckpt, 3, Stop(SIZE + 4))
+    stopped = fitted(ckpt, 2, Stop(SIZE + 4))
     assert 2 in stopped.trace.evaluated  # MindSpore evaluates the half epoch
     assert {name: bool(metrics) for name, metrics in metrics_of(root).items()} == {
         "a000001-c0000000002-m0003": True,
         "a000001-c0000000003-m0003": False,
     }
-    second = fitted(checkpoints(root), 3, disturbed=True)
-    expected = whole()
-    assert second.trace.steps == {step: expected.steps[step] for step in range(SIZE + 5, 3 * SIZE + 1)}
-    assert second.trace.evaluated == {one: expected.evaluated[one] for one in (2, 3)}
+    second = fitted(checkpoints(root), 2, disturbed=True)
+    assert second.trace.steps == {step: whole().steps[step] for step in range(SIZE + 5, 2 * SIZE + 1)}
+    assert second.trace.evaluated == {2: whole().evaluated[2]}
 
 
 def test_metrics_are_of_the_epoch_that_was_evaluated(root):
@@ -197,7 +165,6 @@ def test_metrics_are_of_the_epoch_that_was_evaluated(root):
 
 
 def test_stop_from_behind_leaves_metrics_to_their_epoch(root):
-    """What was evaluated before is no state of the half epoch that the last save stores."""
     job, ckpt = Job(fit=True), checkpoints(root, SIZE, keep=ck.KeepLatest(9))
     ckpt.resume(job.model, job.data, 3)
     job.model.fit(3, job.data, job.valid, callbacks=[ckpt, Stop(SIZE + 4)])
@@ -234,7 +201,7 @@ def test_early_stopping_by_the_evaluation_resumes(root):
     assert found.steps == {step: one for step, one in expected.steps.items() if step >= at}
 
 
-def test_metrics_without_single_number_are_omitted():
+def test_metrics_without_single_number_are_omitted(shown):
     given = {
         "number": 0.5,
         "shape": np.ones((2, 3)),
@@ -249,31 +216,4 @@ def test_metrics_without_single_number_are_omitted():
         "nested": {"a": 1},
     }
     assert _numbers(given) == {"number": 0.5, "scalar": 0.25, "array of one": 3.0}
-
-
-class Smooth(MSE):
-    """Averages over evaluations."""
-
-    smooth = None
-
-    def eval(self):
-        value = super().eval()
-        self.smooth = value if self.smooth is None else 0.5 * self.smooth + 0.5 * value
-        return self.smooth
-
-
-def test_metric_that_keeps_state_goes_on(root):
-    """From one evaluation to the next: what it keeps within one is begun anew by ``clear``."""
-
-    def life(root, crash_at=None):
-        begin_process()
-        network, metric = nn.Dense(6, 3), Smooth()
-        model = Model(network, nn.MSELoss(), adam(network.trainable_params()), metrics={"it": metric})
-        others = [Interrupt(crash_at)] if crash_at else []
-        with contextlib.suppress(CrashError):
-            checkpoints(root, SIZE).fit(model, 2, pipeline(), pipeline(), callbacks=others)
-        return tensors(network), {name: repr(value) for name, value in vars(metric).items()}
-
-    expected = life(root.with_name("whole"))
-    life(root, SIZE + 2)
-    assert life(root) == expected
+    assert "the metric none is not a number" in shown()

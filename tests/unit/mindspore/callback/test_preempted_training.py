@@ -10,19 +10,15 @@ from pathlib import Path
 import pytest
 from mindspore.train import Callback
 from support.process import run_python
-from support.training import SIZE, Job, accumulation_cell, checkpoints, reference
+from support.training import SIZE, Job, checkpoints, reference
 
 import ckptkit as ck
 from ckptkit.manager.preemption import SIGNALS
-from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage
 
 TERMINATED = 143
 
 
 class Kill(Callback):
-    """Sends a signal at one micro-step, or in the evaluation of one epoch."""
-
     def __init__(self, *, step=None, evaluation=None, number=signal.SIGTERM):
         self.step = step
         self.evaluation = evaluation
@@ -58,7 +54,6 @@ def alone(monkeypatch):
 
 @pytest.mark.parametrize(("mode", "at"), [("pynative", 6), ("graph", 3 * SIZE)])
 def test_what_was_preempted_goes_on_bit_for_bit(root, mode, at):
-    """In mid-cycle, and at the last micro-step of all."""
     first, kill = Job(mode=mode), Kill(step=at)
     with pytest.raises(ck.Preempted) as raised:
         first.started(checkpoints(root), 3, kill)
@@ -120,7 +115,6 @@ def test_preempt_return_resumes_script_without_further_training(root):
 
 
 def test_signal_in_evaluation_saves_with_its_metrics(root):
-    """The evaluation is ended first, and is not repeated by the next start."""
     whole = Job(fit=True)
     whole.model.fit(3, whole.data, whole.valid, callbacks=[whole.trace])
     first = Job(fit=True)
@@ -136,17 +130,6 @@ def test_signal_in_evaluation_saves_with_its_metrics(root):
     assert second.trace.evaluated == {3: whole.trace.evaluated[3]}  # those of the first two epochs are not repeated
 
 
-def test_a_file_and_a_callable_ask_as_well(root, tmp_path, monkeypatch):
-    (tmp_path / "leave").touch()
-    monkeypatch.chdir(tmp_path)
-    ckpt = checkpoints(root, preempt_when=Path("leave"))
-    monkeypatch.chdir("/")  # a relative path means what it meant when it was given
-    with pytest.raises(ck.Preempted, match=r"the file .*leave is there"):
-        Job().started(ckpt, 3)
-    with pytest.raises(ck.Preempted, match=r"Preemption\(when=\.\.\.\) says so: saved a000002-c0000000000-m0002"):
-        Job().started(checkpoints(root, preempt_when=lambda: True), 3)
-
-
 def test_signals_outside_training_belong_to_the_script(root):
     """Between resume and train, and after it, the script's own handlers are in force."""
     heard = []
@@ -160,18 +143,6 @@ def test_signals_outside_training_belong_to_the_script(root):
         assert heard == ["before", "before"]
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def test_training_that_fails_after_signal_shows_why(root, shown):
-    class Fail(Callback):
-        def on_train_step_end(self, run_context):
-            if run_context.original_args().cur_step_num == 6:
-                os.kill(os.getpid(), signal.SIGTERM)
-                raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        Job().started(checkpoints(root), 3, Fail())
-    assert "SIGTERM also arrived" in shown()
 
 
 SCRIPT = """
@@ -236,16 +207,3 @@ def test_signalled_process_always_exits_with_143(root, tmp_path):
         "begins afresh."
     )
     assert names(empty) == []
-
-
-def test_retried_last_save_has_its_metrics(root):
-    """The save of an evaluated epoch fails, and the preemption takes it again."""
-    fault = Fault("error", operations={"write"}, key="*c0000000022-*")
-    job = Job(fit=True, cell=lambda: accumulation_cell(1))
-    ckpt = checkpoints(FaultyStorage(LocalStorage(root), [fault]), keep=ck.KeepBest(2, "mae", "min"))
-    with pytest.raises(ck.Preempted):
-        ckpt.fit(job.model, 3, job.data, job.valid, callbacks=[job.trace, Kill(evaluation=2)])
-    assert fault.fired == 1
-    last = ck.CheckpointManager(root).latest()
-    assert last.progress.batches_delivered == 2 * SIZE
-    assert dict(last.metrics) == job.trace.evaluated[2]

@@ -13,8 +13,6 @@ from ckptkit.mindspore.callback.session import TrainingSession, hold_back, may_s
 
 
 class Agreeing(Callback):
-    """Stops ``later`` micro-steps after somebody asked for it."""
-
     def __init__(self, later):
         self.later = later
         self.held = None
@@ -75,7 +73,6 @@ class OfTwo(TrainingSession):
 
 
 def test_mid_cycle_stop_request_waits_for_boundary():
-    """A request in mid-cycle stops all ranks at the next boundary."""
     session, context = OfTwo(), RunContext({})
     context.request_stop()
     assert not session.stops(context, at_boundary=False)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import mindspore as ms
 import pytest
-from mindspore import ops
 from support.looping_trainer import LoopingTrainer
 from support.training import CrashError, begin_process, disturb, tensors
 
@@ -41,8 +41,6 @@ class Trace:
 
 
 class Dies:
-    """Raises an error after a number of micro-steps of this process."""
-
     __slots__ = ("left",)
 
     def __init__(self, left):
@@ -56,73 +54,7 @@ class Dies:
     on_substep_end = on_step_end
 
 
-def trainer(dies_after=None, **options):
-    begin_process()
-    one = LoopingTrainer(**{"epochs": EPOCHS, "size": SIZE, **options})
-    trace = Trace(one)
-    if dies_after is not None:
-        one.callback_handler.callbacks.append(Dies(dies_after))
-    return one, trace
-
-
-def logged(one):
-    return one.state.log_history, one.state.best_metric, one.state.global_step, one._total_loss_scalar
-
-
-def checkpoints(root, at=1, **options):
-    options.setdefault("training", ck.Training(ignore=["Dies*"]))  # how long a process lives
-    return ck.CheckpointCallback(str(root / "run"), save=ck.SaveEvery(micro_steps=at), **options)
-
-
-@pytest.mark.parametrize(("k", "at"), [(1, 5), (2, 10), (3, 7)])
-def test_trainer_resumes_exactly(tmp_path, k, at):
-    expected, whole = trainer(k=k)
-    result = expected.train()
-    killed, _ = trainer(at + 1, k=k)
-    with pytest.raises(CrashError), checkpoints(tmp_path, at).attach(killed):
-        killed.train()
-    again, trace = trainer(k=k)
-    disturb()
-    with checkpoints(tmp_path).attach(again) as attached:
-        assert vars(again.train()) == vars(result)
-    assert attached.point.batches_delivered == at
-    assert trace.steps == whole.steps
-    assert trace.events == whole.events
-    assert logged(again) == logged(expected)
-
-
-def test_variables_of_a_librarys_loop_resume_without_the_observer(tmp_path):
-    """Of installed code, the observer reads no variables."""
-    names = ("batches", "tr_loss", "step", "epoch")
-    training = ck.Training(ignore=["Dies*", *(f"train(): {name}" for name in names)])
-    expected, whole = trainer(k=3)
-    result = expected.train()
-    killed, _ = trainer(8, k=3)
-    with pytest.raises(CrashError), checkpoints(tmp_path, 7, training=training).attach(killed):
-        killed.train()
-    again, trace = trainer(k=3)
-    with checkpoints(tmp_path, training=training).attach(again):
-        assert vars(again.train()) == vars(result)
-    assert trace.steps == whole.steps
-    assert logged(again) == logged(expected)
-
-
-def test_a_complete_run_trains_nothing_again(tmp_path):
-    expected, whole = trainer()
-    with checkpoints(tmp_path).attach(expected):
-        result = expected.train()
-    again, trace = trainer()
-    with checkpoints(tmp_path).attach(again) as attached:
-        assert vars(again.train()) == vars(result)
-    assert attached.point.complete
-    assert (trace.steps, trace.events) == (whole.steps, whole.events)
-    assert logged(again) == logged(expected)
-    assert tensors(again.train_model) == tensors(expected.train_model)
-
-
 class Stops:
-    """Ends the training once the metric was asked for often enough."""
-
     def __init__(self):
         self.evaluations = 0
 
@@ -131,45 +63,69 @@ class Stops:
         control.should_training_stop = self.evaluations == 2
 
 
-def test_early_stop_resumes_and_is_complete(tmp_path):
-    def stopping(*dies):
-        one, trace = trainer(*dies)
-        one.callback_handler.callbacks.append(Stops())
-        return one, trace
+def trainer(dies_after=None, *, stops=False, **options):
+    begin_process()
+    one = LoopingTrainer(**{"epochs": EPOCHS, "size": SIZE, **options})
+    trace = Trace(one)
+    own = [Stops()] if stops else []
+    one.callback_handler.callbacks.extend(own if dies_after is None else [*own, Dies(dies_after)])
+    return one, trace
 
-    expected, whole = stopping()
-    expected.train()
-    assert expected.state.epoch == pytest.approx(2)
-    killed, _ = stopping(8)
-    with pytest.raises(CrashError), checkpoints(tmp_path, 7).attach(killed):
+
+@functools.cache
+def uninterrupted(**options):
+    one, trace = trainer(**options)
+    return one, trace, vars(one.train())
+
+
+def logged(one):
+    return one.state.log_history, one.state.best_metric, one.state.global_step, one._total_loss_scalar
+
+
+def checkpoints(root, at=100, **options):
+    options.setdefault("training", ck.Training(ignore=["Dies*"]))  # how long a process lives
+    return ck.CheckpointCallback(str(root / "run"), save=ck.SaveEvery(micro_steps=at), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "at", "ends"),
+    [({"k": 1}, 5, 3), ({"k": 2}, 10, 2.4), ({"k": 3}, 7, 1.8), ({"max_steps": 4}, 6, 1.6), ({"stops": True}, 7, 2)],
+)
+def test_trainer_resumes_exactly(tmp_path, options, at, ends):
+    # As of a library's loop: of installed code, the observer reads no variables.
+    unseen = [f"train(): {name}" for name in ("batches", "tr_loss", "step", "epoch") if options == {"k": 3}]
+    training = ck.Training(ignore=["Dies*", *unseen])
+    expected, whole, result = uninterrupted(**options)
+    assert expected.state.epoch == pytest.approx(ends)
+    killed, _ = trainer(at + 1, **options)
+    with pytest.raises(CrashError), checkpoints(tmp_path, at, training=training).attach(killed):
         killed.train()
     for complete in (False, True):
-        again, trace = stopping()
-        with checkpoints(tmp_path).attach(again) as attached:
-            again.train()
+        again, trace = trainer(**options)
+        disturb()
+        with checkpoints(tmp_path, training=training).attach(again) as attached:
+            assert vars(again.train()) == result
         assert attached.point.complete is complete
-        assert trace.events == whole.events
+        assert complete or attached.point.batches_delivered == at
         assert trace.steps == whole.steps
+        assert trace.events == whole.events
         assert logged(again) == logged(expected)
+        assert tensors(again.train_model) == tensors(expected.train_model)
 
 
 def test_more_epochs_continue_a_complete_run(tmp_path):
-    expected, whole = trainer(epochs=4)
-    expected.train()
-    first, _ = trainer(epochs=2)
-    with checkpoints(tmp_path).attach(first):
-        first.train()
-    again, trace = trainer(epochs=4)
-    with checkpoints(tmp_path).attach(again):
-        again.train()
+    expected, whole, _ = uninterrupted()
+    for epochs in (1, EPOCHS):
+        again, trace = trainer(epochs=epochs)
+        with checkpoints(tmp_path).attach(again):
+            again.train()
     assert trace.steps == whole.steps
     assert tensors(again.train_model) == tensors(expected.train_model)
 
 
 @pytest.mark.parametrize("at", [3, 5])
 def test_preempted_training_returns_and_resumes(tmp_path, at):
-    expected, whole = trainer()
-    expected.train()
+    expected, whole, _ = uninterrupted()
     first, _ = trainer()
     steps = iter(range(1, 100))
     asked = ck.Preemption(then="return", when=lambda: next(steps) >= at)
@@ -186,14 +142,6 @@ def test_preempted_training_returns_and_resumes(tmp_path, at):
     assert logged(again) == logged(expected)
 
 
-def test_preempted_training_ends_the_process(tmp_path):
-    one, _ = trainer()
-    asked = ck.Preemption(when=lambda: True)
-    with pytest.raises(ck.Preempted), checkpoints(tmp_path, 100, preemption=asked).attach(one):
-        one.train()
-    assert ck.CheckpointManager(str(tmp_path / "run")).latest() is not None
-
-
 def test_doctor_compares_all_but_sums_of_losses():
     one, _ = trainer()
     counters = LoopCounters(one)
@@ -202,11 +150,8 @@ def test_doctor_compares_all_but_sums_of_losses():
     assert compared == counters.state_dict().keys() - {"sums", "variables"}
 
 
-# Refused, or said
-
-
 def test_second_training_of_a_trainer_is_refused(tmp_path):
-    one, _ = trainer()
+    one, _ = trainer(epochs=1)
     attached = checkpoints(tmp_path).attach(one)
     one.train()
     with pytest.raises(ck.ResumeError, match="called a second time"):
@@ -219,8 +164,7 @@ def test_second_training_of_a_trainer_is_refused(tmp_path):
 
 
 def test_a_failed_training_may_be_called_again(tmp_path):
-    expected, whole = trainer()
-    expected.train()
+    expected, whole, _ = uninterrupted()
     one, trace = trainer(4)
     with checkpoints(tmp_path, 2).attach(one):
         with pytest.raises(CrashError):
@@ -236,19 +180,22 @@ class EndsEpoch:
 
 
 def test_what_cannot_be_resumed_is_refused(tmp_path):
-    def trains_twice(one):
-        one.floating_point_ops = lambda inputs: one.training_step(one.train_model, inputs)[0].asnumpy()
-
     for alter, message, trained in (
         (lambda one: setattr(one, "get_train_dataloader", lambda: [1, 2, 3]), "returned a list", 0),
         (lambda one: setattr(one, "around", lambda made: (row for row in made)), "through more than enumerate", 0),
         (lambda one: setattr(one, "around", lambda made: map(dict, made)), "through more than enumerate", 0),
         (lambda one: one.callback_handler.callbacks.append(EndsEpoch()), "ended after 2 of its 5 batches", 2),
-        (trains_twice, "took 1 batches, but called training_step for 2", 1),
+        (
+            lambda one: setattr(
+                one, "floating_point_ops", lambda inputs: one.training_step(one.train_model, inputs)[0]
+            ),
+            "took 1 batches, but called training_step for 2",
+            1,
+        ),
     ):
         one, trace = trainer()
         alter(one)
-        with pytest.raises(ck.ResumeError, match=message), checkpoints(tmp_path).attach(one):
+        with pytest.raises(ck.ResumeError, match=message), checkpoints(tmp_path / message).attach(one):
             one.train()
         assert len(trace.steps) == trained, message
     one, trace = trainer()
@@ -264,8 +211,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path):
 
 
 def test_mindspore_gets_its_parameter_class_back(tmp_path):
-    """mindone's num_parameters() has mindspore.Parameter as the variable of a loop."""
-    one, _ = trainer()
+    one, _ = trainer(epochs=1)
     parameter = ms.Parameter
 
     def floating_point_ops(inputs):
@@ -279,36 +225,3 @@ def test_mindspore_gets_its_parameter_class_back(tmp_path):
         assert ms.Parameter is parameter
     finally:
         ms.Parameter = parameter
-
-
-class Anneal:
-    """Lowers the rate, as a callback of the package that has the trainer."""
-
-    def __init__(self):
-        self.rate = 0.01
-
-    def on_step_end(self, args, state, control):
-        self.rate *= 0.5
-        ops.assign(self.of.optimizer.learning_rate, ms.Tensor(self.rate, ms.float32))
-
-
-def test_callback_of_the_trainers_own_package_is_stored(tmp_path, monkeypatch):
-    monkeypatch.setattr(Anneal, "__module__", f"{LoopingTrainer.__module__}.callbacks")
-
-    def begin(dies_after=None):
-        one, trace = trainer(dies_after)
-        anneal = Anneal()
-        Anneal.of = one
-        one.callback_handler.callbacks.insert(1, anneal)
-        return one, trace, anneal
-
-    expected, whole, _ = begin()
-    expected.train()
-    killed, _, _ = begin(7)
-    with pytest.raises(CrashError), checkpoints(tmp_path).attach(killed):
-        killed.train()
-    again, trace, anneal = begin()
-    with checkpoints(tmp_path).attach(again):
-        again.train()
-    assert anneal.rate < 0.01 * 0.5**5
-    assert trace.steps == whole.steps

@@ -79,24 +79,29 @@ def test_fence_before_an_update_comes_at_once():
         trained(state, cell, 1)
 
 
+def test_only_the_fenced_call_writes_steadily():
+    """A subclass with a call of its own may write before or after the fence."""
+    cell = accumulation_cell()
+    assert StateManager(cell)._sources.counting.steady_optimizers() == [cell.optimizer]
+    cell = type("Own", (ck.AccumulationTrainCell,), {"__call__": lambda self, *given: None})(
+        cell.network, cell.optimizer, 2
+    )
+    assert StateManager(cell)._sources.counting.steady_optimizers() == []
+
+
 def test_fence_that_failed_is_tried_again():
-    for cell in (accumulation_cell(), boosted()[0]):
-        state, tries = StateManager(cell), []
+    state, tries = StateManager(boosted()[0]), []
 
-        def fence(tries=tries):
-            tries.append(True)
-            if len(tries) == 1:
-                raise OSError("full")
+    def fence():
+        tries.append(True)
+        if len(tries) == 1:
+            raise OSError("full")
 
-        def guarded(state=state, fence=fence):
-            state.guard(fence)  # in front of a foreign cell's next update, it fences at once
-            state._sources.counting.fence()
-
-        with pytest.raises(OSError, match="full"):
-            guarded()
-        for _ in range(2):
-            state._sources.counting.fence()
-            assert tries == [True, True], type(cell).__name__
+    with pytest.raises(OSError, match="full"):
+        state.guard(fence)  # without an adapter, the next call may update: it fences at once
+    for _ in range(2):
+        state._sources.counting.fence()
+        assert tries == [True, True]
 
 
 def test_boost_without_its_cycle_gives_a_hint(shown):
@@ -105,38 +110,6 @@ def test_boost_without_its_cycle_gives_a_hint(shown):
     assert "BoostCycle" not in shown()
     StateManager(cell)
     assert "cycle=ckptkit.BoostCycle(it)" in shown()
-
-
-def role_of(cell):
-    return {leaf.name: leaf.role for leaf in StateManager(cell).capture().leaves if leaf.role != "state"}
-
-
-def test_what_boost_accumulates_has_the_accumulators_role():
-    cell, _ = boosted()
-    roles = role_of(cell)
-    accumulated = {name for name, role in roles.items() if role == "accumulators"}
-    assert accumulated == {one.name for one in cell.accumulation.get_parameters(expand=False)} - {
-        one.name for one in cell.accumulation.weights
-    }
-    assert len(accumulated) == len(cell.accumulation.weights) + 1
-    assert {name for name, role in roles.items() if role == "weights"} == {
-        one.name for one in cell.network.get_parameters()
-    }
-
-
-class Summing(nn.TrainOneStepCell):
-    """A train cell with sums of its own."""
-
-    def __init__(self):
-        network = Mlp()
-        super().__init__(network, adam(network.trainable_params()))
-        self.sums = self.optimizer.parameters.clone(prefix="sums", init="zeros")
-
-
-def test_state_of_a_train_cell_is_no_weight():
-    roles = role_of(Summing())
-    assert {role for name, role in roles.items() if name.startswith("sums.")} == {"optimizer"}
-    assert roles["norm.moving_mean"] == roles["hidden.weight"] == "weights"
 
 
 def test_foreign_accumulators_are_not_exported(root, tmp_path):
@@ -239,16 +212,3 @@ def test_what_is_no_adapter_is_refused():
         StateManager(accumulation_cell(2), training=Training(cycle=Says()))
     with pytest.raises(TypeError, match=r"takes a boost\.GradientAccumulation, got Mlp"):
         BoostCycle(Mlp())
-
-
-def test_batches_that_are_no_updates_are_called_batches(root, shown):
-    """Without an adapter, each call counts as a step."""
-    for is_given, resumed in ((True, "after 2 optimizer steps, micro-step 1 of its cycle"), (False, "after 7 batches")):
-        for batches in (7, 1):
-            cell, cycle = boosted()
-            state = StateManager(cell, training=Training(cycle=cycle) if is_given else None)
-            with ck.CheckpointManager(root / str(is_given)) as manager:
-                manager.restore(state)
-                trained(state, cell, batches)
-                manager.save(state)
-        assert f"epoch 0, batch 7, {resumed}" in shown()

@@ -21,7 +21,7 @@ from ckptkit.testing.faults import Fault, FaultyStorage
 
 ROWS = [(ms.Tensor(np.full((2, 3), one, np.float32)), ms.Tensor(np.zeros((2, 3), np.float32))) for one in range(1, 9)]
 UNDONE = "nothing shows that the last one was trained"
-KINDS = ("own", "stock", "loop")  # ckptkit's train cell, MindSpore's, and none
+KINDS = ("own", "stock")  # ckptkit's train cell, and MindSpore's
 
 
 class Job:
@@ -33,25 +33,23 @@ class Job:
         self.average = nn.Dense(3, 3)
         self.average.update_parameters_name("average.")
         optimizer = adam(self.network.trainable_params())
-        if kind == "own":
-            cells = self.call = ck.AccumulationTrainCell(self.network, optimizer, 2).set_train()
-        elif kind == "stock":
-            cells = self.call = nn.TrainOneStepCell(self.network, optimizer).set_train()
-        else:
-            cells = [self.network, optimizer]
-            differentiated = ms.value_and_grad(self.network, None, optimizer.parameters)
-            self.call = lambda *batch: optimizer(differentiated(*batch)[1])
+        make = (
+            nn.TrainOneStepCell
+            if kind == "stock"
+            else functools.partial(ck.AccumulationTrainCell, accumulation_steps=2)
+        )
+        self.cell = make(self.network, optimizer).set_train()
         self.batches = ck.data.resumable(ROWS, epochs=1) if resumable else ROWS
         self.is_resumable = resumable
         self.kept = types.SimpleNamespace(seen=0)
         named = {"average": self.average, "kept": ck.attributes(self.kept, "seen")}
-        self.state = ck.StateManager(cells, self.batches if resumable else None, **named)
+        self.state = ck.StateManager(self.cell, self.batches if resumable else None, **named)
         options = {"save": ck.SaveEvery(micro_steps=1000), "saving": ck.Saving(when_busy="wait"), **options}
         self.manager = ck.CheckpointManager(storage, **options)
         self.point = self.manager.restore(self.state)
 
     def train(self, x, y, between=lambda: None):
-        self.call(x, y)
+        self.cell(x, y)
         between()
         for mean, one in zip(self.average.get_parameters(), self.network.get_parameters(), strict=True):
             ops.assign(mean, mean * 0.5 + one * 0.5)
@@ -77,7 +75,6 @@ class Job:
 
 @pytest.fixture
 def begun(tmp_path):
-    """Makes jobs, each under a root of its own, and closes them."""
     numbers = itertools.count()
     with contextlib.ExitStack() as stack:
 
@@ -96,10 +93,6 @@ def handled():
     signal.signal(signal.SIGUSR2, before)
 
 
-def interrupt():
-    raise KeyboardInterrupt
-
-
 def interrupt_if(it_does):
     if it_does:
         raise KeyboardInterrupt
@@ -109,40 +102,38 @@ def signalled():
     signal.raise_signal(signal.SIGUSR2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_interruption_between_update_and_average_is_not_saved(begun, kind):
-    for at, unsaid in ((0, None), (5, None), (4, 3)):  # the loop said of each earlier batch, or all but one, it is done
+def interrupted(job, at, place, then, unsaid=None):
+    """A loop into which Ctrl-C comes at a place of its batch ``at``, and which then calls ``then``."""
+
+    def loop():
+        try:
+            for number, batch in enumerate(job.batches):
+                here = place if number == at else ""
+                interrupt_if(here == "before the cell")
+                job.train(*batch, functools.partial(interrupt_if, here == "between"))
+                interrupt_if(here == "after all")
+                if number != unsaid:
+                    job.step()
+                interrupt_if(here == "after step")
+        finally:
+            then()
+
+    with pytest.raises(KeyboardInterrupt):
+        loop()
+
+
+def test_interruption_between_update_and_average_is_not_saved(begun):
+    """Also where the loop did not say of each earlier batch that it was done."""
+    for kind, at, unsaid in (("own", 0, None), ("stock", 5, None), ("own", 4, 3)):
         job = begun(kind)
-
-        def loop(job=job, at=at, unsaid=unsaid):
-            try:
-                for number, batch in enumerate(job.batches):
-                    job.train(*batch, interrupt if number == at else lambda: None)
-                    if number != unsaid:
-                        job.step()
-            finally:
-                job.refuses()
-
-        with pytest.raises(KeyboardInterrupt):
-            loop()
-        assert job.committed() == [], at
+        interrupted(job, at, "between", job.refuses, unsaid)
+        assert job.committed() == [], kind
 
 
 def test_interruption_after_step_is_saved(begun, tmp_path):
     for kind in KINDS:
         job = begun(kind, root=tmp_path / kind)
-
-        def loop(job=job):
-            try:
-                for number, batch in enumerate(job.batches):
-                    job.train(*batch)
-                    job.step()
-                    interrupt_if(number == 4)
-            finally:
-                job.manager.save_final(job.state)
-
-        with pytest.raises(KeyboardInterrupt):
-            loop()
+        interrupted(job, 4, "after step", lambda job=job: job.manager.save_final(job.state))
         assert job.committed() == [5], kind
         seen = job.bits()
         job.manager.close()
@@ -153,23 +144,9 @@ def test_interruption_after_step_is_saved(begun, tmp_path):
 def test_loop_that_counts_its_batches_itself_is_not_saved(begun):
     """Nobody sees where its next batch begins, so that a save is refused even where it would be right."""
     unseen = "nothing shows whether another one has begun|the train cell was called 6 times, but 5 batches"
-    for kind, place in zip((*KINDS, "own"), ("before the cell", "between", "after all", "after step"), strict=True):
+    for kind, place in zip(2 * KINDS, ("before the cell", "between", "after all", "after step"), strict=True):
         job = begun(kind, resumable=False)
-
-        def loop(job=job, place=place):
-            try:
-                for number, batch in enumerate(job.batches):
-                    at = place if number == 5 else ""
-                    interrupt_if(at == "before the cell")
-                    job.train(*batch, functools.partial(interrupt_if, at == "between"))
-                    interrupt_if(at == "after all")
-                    job.step()
-                    interrupt_if(at == "after step")
-            finally:
-                job.refuses(unseen)
-
-        with pytest.raises(KeyboardInterrupt):
-            loop()
+        interrupted(job, 5, place, functools.partial(job.refuses, unseen))
         assert job.committed() == [], place
     job.manager.save_final(job.state)  # the error is over, and the loop saves of its own accord
     assert job.committed() == [6]
@@ -200,22 +177,19 @@ class Handlers:
         }
 
 
-@pytest.mark.parametrize("form", ["object", "method", "partial", "function"])
-def test_handler_of_a_signal_saves_no_batch_by_half(begun, tmp_path, form, handled):
+def test_handler_of_a_signal_saves_no_batch_by_half(begun, tmp_path, handled):
     """The right save of that batch follows: it is not taken for the one that was refused."""
     job = begun(root=tmp_path)
     handlers = Handlers(job)
-    handled(handlers.in_each_form()[form])
-    for number, batch in enumerate(job.batches):
-        job.train(*batch, signalled if number == 3 else lambda: None)
+    forms = handlers.in_each_form()
+    for number, ((form, handler), batch) in enumerate(zip(forms.items(), job.batches, strict=False), start=1):
+        handled(handler)
+        job.train(*batch, signalled)
         job.step()
-        if number == 3:
-            assert len(handlers.refused) == 1
-            assert UNDONE in handlers.refused[0]
-            signalled()
-            break
-    assert len(handlers.refused) == 1
-    assert job.committed() == [4]
+        assert UNDONE in handlers.refused.pop(), form
+        signalled()
+        assert handlers.refused == []
+        assert job.committed()[-1] == number, form
     seen = job.bits()
     job.manager.close()
     again = begun(root=tmp_path)
@@ -223,7 +197,6 @@ def test_handler_of_a_signal_saves_no_batch_by_half(begun, tmp_path, form, handl
 
 
 def test_handler_saves_nothing_of_a_loop_that_counts_its_batches_itself(begun, handled):
-    """Something of the next batch may have begun, and nobody sees that."""
     job = begun("stock", resumable=False)
     handlers = Handlers(job)
     forms = handlers.in_each_form()
@@ -237,15 +210,12 @@ def test_handler_saves_nothing_of_a_loop_that_counts_its_batches_itself(begun, h
     assert job.committed() == [4]
 
 
-@pytest.mark.parametrize("does", ["steps", "resets its signal"])
-def test_handler_makes_no_batch_done(begun, handled, does):
+def test_step_in_a_handler_does_not_make_the_batch_done(begun, handled):
     job, refused = begun(), []
 
     def on_signal(number, frame):
-        if does == "steps":
-            job.step()
-        else:
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_IGN)
+        job.step()
         job.refuses()
         refused.append(number)
 
@@ -305,20 +275,6 @@ def test_batch_ends_as_the_loop_asks_for_the_next_one(begun):
         assert job.committed() == [8], kind
 
 
-def test_what_was_refused_once_is_refused_until_the_next_step(begun):
-    job = begun()
-    for number, batch in enumerate(job.batches):
-        try:
-            job.train(*batch, interrupt if number == 3 else lambda: None)
-        except KeyboardInterrupt:
-            job.refuses()
-        if number == 3:
-            job.refuses()
-        job.step()
-    job.manager.save_final(job.state)
-    assert job.committed() == [8]
-
-
 def test_step_while_an_error_is_handled_makes_no_batch_done(begun):
     for resumable in (True, False):
         job = begun("stock", resumable=resumable, save=ck.SaveEvery(micro_steps=1))
@@ -326,7 +282,7 @@ def test_step_while_an_error_is_handled_makes_no_batch_done(begun):
         def loop(job=job):
             for number, batch in enumerate(job.batches):
                 try:
-                    job.train(*batch, interrupt if number == 5 else lambda: None)
+                    job.train(*batch, functools.partial(interrupt_if, number == 5))
                 finally:
                     job.step()
                     job.manager.wait()
@@ -365,43 +321,21 @@ def test_training_within_a_handler_of_a_signal_is_saved(begun, handled):
     assert jobs[0].committed()[-2:] == [7, 8]
 
 
-def test_step_in_an_except_block_puts_the_save_off_to_the_next_one(begun, caplog):
-    """As where memory ran out, and the batch is trained in another way."""
-    caplog.set_level("INFO", "ckptkit")
-    saved = []
-    saving = ck.Saving(when_busy="wait", on_save=lambda report: saved.append(report.progress.batches_delivered))
-    job = begun(save=ck.SaveEvery(micro_steps=1), saving=saving)
-    for number, batch in enumerate(job.batches):
-        try:
-            interrupt_if(number == 3)
-            job.train(*batch)
-        except KeyboardInterrupt:
-            job.train(*batch)
-            job.step()
-        else:
-            job.step()
-        job.manager.wait()
-    assert (4 in saved, 5 in saved) == (False, True)
-    assert caplog.text.count("the save waits for the next one") == 1
-
-
 def test_end_of_the_data_is_no_error(begun):
-    for resumable in (True, False):
-        job = begun(resumable=resumable)
-        batches = iter(job.batches)
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                job.manager.save_final(job.state)
-                break
-            job.train(*batch)
-            job.step()
-        assert job.committed() == [8], resumable
+    job = begun(resumable=False)
+    batches = iter(job.batches)
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            job.manager.save_final(job.state)
+            break
+        job.train(*batch)
+        job.step()
+    assert job.committed() == [8]
 
 
 def test_restore_in_an_except_block_can_be_saved_there(begun, tmp_path):
-    """The script goes on in ``except``, with other objects."""
     for resumable in (True, False):
         begun(root=tmp_path / str(resumable), resumable=resumable).manager.close()
         try:

@@ -1,0 +1,360 @@
+"""What a cycle adds up and divides by, with a loss scaler or without, and what becomes of one that an epoch ends in."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import amp, nn, ops
+from support.integers import WIDTH, Linear, Tokens, momentum, rows
+from support.training import (
+    SIZE,
+    Job,
+    K,
+    accumulation_cell,
+    begin_process,
+    checkpoints,
+    each_mode,
+    pipeline,
+    samples,
+    survived,
+    tensors,
+)
+
+import ckptkit as ck
+from ckptkit.mindspore.train.cell import mark_half_restored, refuse_half_restored
+
+
+def build(k=3, network=Linear, **options):
+    network = network()
+    return ck.AccumulationTrainCell(network, momentum(network), k, **options).set_train()
+
+
+def learned(cell):
+    return {name: bits for name, bits in tensors(cell).items() if name in ("w", "moments.w", "global_step")}
+
+
+EQUAL = [4, 4, 4, 4]  # samples of the micro-batches of a cycle
+UNEQUAL = [8, 4, 2, 2]
+
+
+def split(sizes, *columns):
+    ends = np.cumsum(sizes)
+    return [
+        tuple(ms.Tensor(column[end - size : end]) for column in columns) for size, end in zip(sizes, ends, strict=True)
+    ]
+
+
+def trained(network, sizes, columns, cycles=3, **options):
+    network = network()
+    cell = ck.AccumulationTrainCell(network, momentum(network), len(sizes), **options).set_train()
+    for _ in range(cycles):
+        for batch in split(sizes, *columns):
+            cell(*batch)
+    assert cell.counters.updates == cycles
+    return learned(cell)
+
+
+def stock(network, columns, cycles=3):
+    cell = nn.TrainOneStepCell(network, momentum(network)).set_train()
+    for _ in range(cycles):
+        cell(*(ms.Tensor(column) for column in columns))
+    return learned(cell)
+
+
+def test_samples_make_the_large_batch_where_sizes_differ():
+    columns = [rows(16)]
+    large = stock(Linear(), columns)
+    assert trained(Linear, EQUAL, columns) == large
+    assert trained(Linear, UNEQUAL, columns, normalize="samples") == large
+    assert trained(Linear, EQUAL, columns, normalize="samples") == large
+    assert trained(Linear, UNEQUAL, columns) != large  # a mean of means is something else
+
+
+class MeanOverTokens(Tokens):
+    def construct(self, x, mask):
+        total, count = super().construct(x, mask)
+        return total / count
+
+
+def test_token_weights_match_large_batch():
+    mask = np.zeros(16, np.float32)
+    mask[[0, 1, 2, 3, 8, 13, 14, 15]] = 1  # 4, 1, 1 and 2 tokens in four micro-batches of four
+    columns = [rows(16), mask]
+    large = stock(MeanOverTokens(), columns)
+    assert trained(Tokens, EQUAL, columns, normalize="weights") == large
+    assert trained(Tokens, [16], columns, normalize="weights") == large
+    assert trained(MeanOverTokens, EQUAL, columns) != large  # the well-known error
+    mask = np.zeros(16, np.float32)
+    mask[[0, 5]] = 1 / 8  # they may sum to less than one
+    columns = [rows(16), mask]
+    assert trained(Tokens, EQUAL, columns, normalize="weights") == stock(MeanOverTokens(), columns)
+
+
+def test_micro_batch_without_tokens_adds_nothing():
+    mask = np.array([1, 1, 1, 1, 0, 0, 0, 0], np.float32)
+    cell = ck.AccumulationTrainCell(network := Tokens(), momentum(network), 2, normalize="weights").set_train()
+    (full, empty), x = split([4, 4], mask), rows(8)
+    mean = float((x[:4] @ np.arange(WIDTH)).sum() / 4)
+    assert cell(ms.Tensor(x[:4]), *full).asnumpy().tolist() == mean
+    sums = tensors(cell)["accum.w"]
+    assert cell(ms.Tensor(x[4:]), *empty).asnumpy().tolist() == 0
+    assert cell.counters.updates == 1
+    assert learned(cell)["w"] == stock(MeanOverTokens(), [x[:4], mask[:4]], 1)["w"]
+    assert sums == x[:4].sum(0).tobytes()
+
+
+def test_cycle_without_tokens_has_zero_gradients():
+    class Counted(Tokens):
+        """Gives the number as an integer of one element."""
+
+        def construct(self, x, mask):
+            total, count = super().construct(x, mask)
+            return total, count.reshape((1,)).astype(ms.int32)
+
+    cell = ck.AccumulationTrainCell(network := Counted(), momentum(network), 2, normalize="weights").set_train()
+    before = tensors(cell)["w"]
+    for _ in range(2):
+        cell(ms.Tensor(rows(4)), ms.Tensor(np.zeros(4, np.float32)))
+    assert cell.updated
+    assert cell.gradient_norm.asnumpy().tolist() == 0
+    assert tensors(cell)["w"] == before
+
+
+WINDOW = 3
+SCALERS = {
+    "amp.StaticLossScaler": lambda: amp.StaticLossScaler(1024),
+    "amp.DynamicLossScaler": lambda: amp.DynamicLossScaler(1024, 2, WINDOW),
+    "nn.DynamicLossScaleUpdateCell": lambda: nn.DynamicLossScaleUpdateCell(1024, 2, WINDOW),
+    "nn.FixedLossScaleUpdateCell": lambda: nn.FixedLossScaleUpdateCell(1024),
+}
+DYNAMIC = [name for name in SCALERS if "Dynamic" in name]
+HUGE = np.full_like(rows(4), 3e38)  # its gradient is finite, and is not once it is scaled
+
+
+def scale_of(cell):
+    return float(cell.loss_scale.scale.asnumpy())
+
+
+@each_mode
+def test_overflow_in_cycle_skips_its_update(mode):
+    begin_process(mode=mode)
+    scalers = SCALERS if mode == "pynative" else DYNAMIC
+    for number, scaler in enumerate(scalers):
+        cell, plain = build(loss_scaler=SCALERS[scaler]()), build()
+        for seed in range(3):
+            batch = ms.Tensor(rows(4, seed))
+            assert cell(batch).asnumpy().tobytes() == plain(batch).asnumpy().tobytes(), scaler
+            assert cell.counters == plain.counters, scaler
+            assert learned(cell) == learned(plain), scaler
+            assert tensors(cell)["accum.w"] == tensors(plain)["accum.w"], scaler  # unscaled
+        assert cell.updated
+        before, scale = learned(cell), scale_of(cell)
+        for micro_step in range(3):
+            cell(ms.Tensor(HUGE if micro_step == number % 3 else rows(4)))
+        assert not cell.updated, scaler
+        assert learned(cell) == before, scaler
+        assert not any(any(one.asnumpy().tobytes()) for one in cell.accumulators), scaler
+        assert (cell.counters.cycles, cell.counters.updates, cell.counters.micro_step) == (2, 1, 0), scaler
+        assert scale_of(cell) == (scale / 2 if scaler in DYNAMIC else scale), scaler
+        for seed in range(3):
+            cell(ms.Tensor(rows(4, seed)))
+        assert cell.updated, scaler
+        assert learned(cell) != before, scaler
+
+
+@pytest.mark.parametrize("scaler", DYNAMIC)
+def test_scale_changes_once_per_cycle_by_scaler(scaler):
+    cell, alone = build(loss_scaler=SCALERS[scaler]()), SCALERS[scaler]()
+    expected = ms.Parameter(ms.Tensor(1024, ms.float32), name="expected")
+    overflows = [False] * 4 + [True, True, False, True] + [False] * 4
+    scales = []
+    for overflow in overflows:
+        for micro_step in range(3):
+            cell(ms.Tensor(HUGE if overflow and micro_step == 1 else rows(4)))
+        if isinstance(alone, nn.Cell):
+            alone(expected, ms.Tensor(overflow))
+        else:
+            alone.adjust(ms.Tensor(not overflow))
+            expected = alone.scale_value
+        scales.append(float(expected.asnumpy()))
+        assert scale_of(cell) == scales[-1]
+    assert len(set(scales)) > 3
+    assert cell.counters.updates == overflows.count(False)
+
+
+def test_skipped_update_leaves_the_schedule_alone():
+    cell = build({0: 2, 1: 3}, loss_scaler=amp.DynamicLossScaler(1024, 2, WINDOW))
+    for data in (HUGE, rows(4)):
+        cell(ms.Tensor(data))
+    assert (cell.counters.cycles, cell.counters.updates, cell.accumulation_steps) == (1, 0, 2)
+    for seed in range(2):
+        cell(ms.Tensor(rows(4, seed)))
+    assert (cell.counters.cycles, cell.counters.updates, cell.accumulation_steps) == (2, 1, 3)
+
+
+def test_what_is_no_scaler_is_refused():
+    for scaler in (1024, ms.Tensor(4.0), nn.Dense(2, 2), "dynamic"):
+        with pytest.raises(TypeError, match=r"loss_scaler must be an amp\.StaticLossScaler"):
+            build(loss_scaler=scaler)
+
+
+class Exploding(nn.Cell):
+    """Overflows, when scaled, on the one sample whose first feature is the largest."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Dense(6, 3)
+        self.below = float(np.sort(samples()["x"][:, 0])[-2])
+
+    def construct(self, x, y):
+        large = ops.cast(x[:, 0] > self.below, ms.float32).max()
+        return ops.square(self.out(x) - y).mean() * (1 + large * 1e37)
+
+
+@each_mode
+@pytest.mark.parametrize("scaler", DYNAMIC)
+def test_resumes_exactly_around_overflows(tmp_path, scaler, mode):
+    def cell():
+        return accumulation_cell(3, network=Exploding, loss_scaler=SCALERS[scaler](), remainder="flush")
+
+    full = Job(cell=cell, mode=mode)
+    expected = full.started(checkpoints(tmp_path / "full"), 2).steps
+    assert full.cell.counters.cycles - full.cell.counters.updates == 2  # one overflow in each epoch
+    steps, _ = survived(tmp_path / "killed", (3, 9, 12), 2, cell=cell, mode=mode)
+    assert steps == expected
+
+
+EPOCHS = 3
+# Updates and cycles of three epochs of 11 batches with K = 4.
+COUNTS = {"carry": (8, 8, 1), "flush": (9, 9, 0), "drop": (6, 9, 0)}
+
+
+def test_flushed_cycle_averages_its_micro_batches():
+    cell = build(4, remainder="flush")
+    data = rows(24)
+    for first in range(0, 24, 4):
+        cell(ms.Tensor(data[first : first + 4]))
+    assert cell.counters.micro_step == 2
+    cell.end_epoch()
+    assert cell.updated
+    assert not any(any(one.asnumpy().tobytes()) for one in cell.accumulators)
+    plain = nn.TrainOneStepCell(network := Linear(), momentum(network)).set_train()
+    plain(ms.Tensor(data[:16]))
+    plain(ms.Tensor(data[16:]))
+    assert learned(cell) == learned(plain)
+
+
+def test_a_dropped_cycle_leaves_no_trace():
+    cell, short = build(4, remainder="drop"), build(4)
+    for seed in range(6):
+        cell(ms.Tensor(rows(4, seed)))
+    cell.end_epoch()
+    assert not cell.updated
+    for seed in range(4):
+        short(ms.Tensor(rows(4, seed)))
+    for seed in (8, 9, 10, 11):
+        cell(ms.Tensor(rows(4, seed)))
+        short(ms.Tensor(rows(4, seed)))
+    assert learned(cell) == learned(short)
+    assert (cell.counters.cycles, cell.counters.updates, cell.counters.micro_steps) == (3, 2, 10)
+    assert (short.counters.cycles, short.counters.updates) == (2, 2)
+
+
+def test_epoch_end_at_boundary_changes_nothing():
+    for remainder in COUNTS:
+        cell = build(4, remainder=remainder)
+        for done in range(5):
+            if done % 4 == 0:
+                before = tensors(cell), cell.counters
+                cell.end_epoch()
+                assert (tensors(cell), cell.counters) == before, remainder
+            cell(ms.Tensor(rows(4, done)))
+
+
+@pytest.mark.parametrize(
+    ("remainder", "mode"),
+    [("flush", "pynative"), ("drop", "pynative"), pytest.param("flush", "graph", marks=pytest.mark.extended)],
+)
+def test_resumes_exactly_around_the_ends_of_epochs(tmp_path, remainder, mode):
+    def cell():
+        return accumulation_cell(remainder=remainder)
+
+    full = Job(cell=cell, mode=mode)
+    expected = full.started(checkpoints(tmp_path / "full"), EPOCHS).steps
+    counters = full.cell.counters
+    assert (counters.updates, counters.cycles, counters.micro_step) == COUNTS[remainder]
+    # After the save at: the epoch's last batch, the first of the next, and mid-cycle.
+    kills = (SIZE + 1, SIZE + 2, 2 * SIZE)
+    steps, last = survived(tmp_path / "killed", kills, EPOCHS, cell=cell, mode=mode)
+    assert steps == expected
+    assert tensors(last.cell) == tensors(full.cell)
+    assert last.cell.counters == counters
+
+
+def test_a_flush_comes_before_the_evaluation(tmp_path):
+    job = Job(cell=lambda: accumulation_cell(remainder="flush"), fit=True)
+    seen = []
+
+    class Look(ms.train.Callback):
+        def on_eval_begin(self, run_context):
+            seen.append(job.cell.counters.micro_step)
+
+    checkpoints(tmp_path / "run").fit(job.model, 2, job.data, job.valid, callbacks=[Look()])
+    assert seen == [0, 0]
+
+
+def own_loop(root, remainder, *, end_epoch, epochs=2):
+    cell, data = accumulation_cell(remainder=remainder), pipeline()
+    state = ck.StateManager(cell, data)
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000)) as manager:
+        manager.restore(state)
+        batches = data.create_tuple_iterator(num_epochs=epochs)
+        state.iterator_made()
+        for _ in range(epochs):
+            for number, batch in enumerate(batches, 1):
+                cell(*batch)
+                if number == SIZE and end_epoch == "before":
+                    cell.end_epoch()
+                manager.step(state)
+                if number == SIZE and end_epoch == "after":
+                    cell.end_epoch()
+    return cell
+
+
+def test_own_loop_without_end_epoch_is_refused(tmp_path):
+    for remainder, end_epoch in (("flush", "after"), ("drop", "never")):
+        with pytest.raises(ck.ResumeError, match=rf"an epoch of {SIZE} batches ended within a cycle.*end_epoch\(\)"):
+            own_loop(tmp_path / remainder, remainder, end_epoch=end_epoch)
+
+
+def test_ones_own_loop_ends_its_epochs(tmp_path):
+    for remainder, cycles in (("carry", 2 * SIZE // K), ("flush", 6), ("drop", 6)):
+        cell = own_loop(tmp_path / remainder, remainder, end_epoch="before")
+        assert cell.counters.micro_steps == 2 * SIZE
+        assert cell.counters.cycles == cycles, remainder
+
+
+def test_restored_counters_await_nothing():
+    cell = accumulation_cell(1, remainder="drop")
+    cell(*map(ms.Tensor, samples(4).values()))
+    assert cell.updated
+    mark_half_restored([cell], "it")
+    cell.load_counters(cell.counters)
+    assert not cell.updated
+    refuse_half_restored([cell])  # whoever gives it counters has given it its parameters
+    cell = accumulation_cell(remainder="drop")
+    cell.expect_epoch_end()
+    cell.load_counters(cell.counters)
+    cell(*map(ms.Tensor, samples(4).values()))
+    assert cell.counters.micro_step == 1
+
+
+def test_another_way_to_accumulate_is_refused(tmp_path):
+    for option, before, now in (("remainder", "flush", "drop"), ("normalize", None, "samples")):
+        options = {option: before} if before else {}
+        Job(cell=lambda options=options: accumulation_cell(**options)).started(checkpoints(tmp_path / option), 1)
+        changed = Job(cell=lambda option=option, now=now: accumulation_cell(**{option: now}))
+        with pytest.raises(ck.ResumeError, match=f"taken with {option}='{before or 'micro_batches'}'.*has '{now}'"):
+            changed.resumed(checkpoints(tmp_path / option), 2)
+        assert changed.cell.counters.micro_steps == 0
