@@ -89,8 +89,6 @@ def test_one_line_before_the_training_is_enough(tmp_path):
 
 
 def test_callback_that_the_framework_made_is_used_once(tmp_path):
-    """As from a configuration, where it stands anywhere among the others."""
-
     class Configured(ck.CheckpointCallback):
         def __init__(self, root):
             super().__init__(root, save=ck.SaveEvery(micro_steps=4), saving=ck.Saving(when_busy="wait"))
@@ -164,8 +162,6 @@ def test_second_training_is_refused_whoever_started_the_first(tmp_path, first):
 
 
 def test_training_within_the_training_is_refused(tmp_path):
-    """A callback that trains a model of its own would not be resumed there."""
-
     class Nested(Interrupt):
         def on_train_epoch_end(self, run_context):
             other.model.train(1, other.data)

@@ -41,8 +41,6 @@ class Meter:
 
 
 class Losses(Callback):
-    """Keeps losses and times, and writes a file."""
-
     def __init__(self, path="none/rows"):
         super().__init__()
         self.meters, self.times = {"loss": Meter()}, [0.0] * 50_000
@@ -161,15 +159,10 @@ class GivenAtTheBegin(Callback):
         self.held.weight.asnumpy()[0] = 1
 
 
-class Hook(Callback):
-    def __init__(self):
-        self.on_train_step_end = halve
-
-
 WRITES = [calls_what_writes, takes_the_network, takes_the_network_as_item, takes_the_network_by_get]
 WRITES += [asks_the_optimizer]
 KINDS = [type(one.__name__, (Callback,), {"on_train_step_end": one, "__module__": __name__}) for one in WRITES]
-KINDS += [HoldsAverage, Given, GivenAtTheBegin, Hook]
+KINDS += [HoldsAverage, Given, GivenAtTheBegin]
 
 
 def test_callback_that_may_write_is_not_taken_for_one_that_looks():

@@ -70,8 +70,6 @@ def test_what_was_preempted_goes_on_bit_for_bit(root, mode, at):
 
 
 class Double(Callback):
-    """Stands for what puts averaged weights in place when training ends."""
-
     def on_train_end(self, run_context):
         for one in run_context.original_args().train_network.network.trainable_params():
             one.set_data(one * 2)
@@ -131,7 +129,6 @@ def test_signal_in_evaluation_saves_with_its_metrics(root):
 
 
 def test_signals_outside_training_belong_to_the_script(root):
-    """Between resume and train, and after it, the script's own handlers are in force."""
     heard = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
     try:

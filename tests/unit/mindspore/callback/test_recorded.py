@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-import mindspore as ms
-import mindspore.dataset as ds
-import numpy as np
-from mindspore import nn
 from mindspore.train import Callback
-from support.options import grouped
+from support.training import Job, K, accumulation_cell, checkpoints, pipeline, tensors
 
 import ckptkit as ck
 from ckptkit.format.documents import digest_of
@@ -21,25 +17,10 @@ from ckptkit.storage import open_storage
 from ckptkit.tools.report.health import judge
 from ckptkit.tools.report.story import read_story
 
-K = 4
-
-
-class Net(nn.Cell):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Dense(6, 8)
-        self.last = nn.Dense(8, 1)
-        self.loss = nn.MSELoss()
-
-    def construct(self, x, y):
-        return self.loss(self.last(ms.ops.tanh(self.first(x))), y)
-
 
 class Watch(Callback):
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.losses: list[float] = []
-        self.norms: list[float] = []
-        self._stop_at = stop_at
+    def __init__(self, stop_at):
+        self.losses, self.norms, self._stop_at = [], [], stop_at
 
     def on_train_step_end(self, run_context):
         params = run_context.original_args()
@@ -50,22 +31,15 @@ class Watch(Callback):
             raise KeyboardInterrupt
 
 
-def train(root, *, epochs: int = 3, stop_at: int | None = None, remainder="carry", **options):
-    ms.set_seed(5)
-    drawn = np.random.default_rng(1)
-    x = drawn.normal(size=(40, 6)).astype(np.float32)
-    data = ds.NumpySlicesDataset({"x": x, "y": x[:, :1] * 2}, shuffle=True).batch(4)
-    net = Net()
-    cell = ck.AccumulationTrainCell(net, nn.Adam(net.trainable_params(), 1e-2), K, clip_norm=1.0, remainder=remainder)
+def train(root, *, epochs=3, stop_at=None, remainder="carry", **options):
+    job = Job(data=lambda: pipeline(40), cell=lambda: accumulation_cell(K, clip_norm=1.0, remainder=remainder))
     watch = Watch(stop_at)
-    ckpt = ck.CheckpointCallback(
-        root, save=ck.SaveEvery(optimizer_steps=2), **grouped(when_busy="wait", read_only=[Watch], **options)
-    )
+    ckpt = checkpoints(root, save=ck.SaveEvery(optimizer_steps=2), read_only=[Watch], ignore=None, **options)
     try:
-        ckpt.train(ms.Model(cell), epochs, data, callbacks=[watch])
+        ckpt.train(job.model, epochs, job.data, callbacks=[watch])
     except KeyboardInterrupt:
         assert stop_at is not None
-    return watch, digest_of(b"".join(one.asnumpy().tobytes() for one in cell.get_parameters()))
+    return watch, digest_of(b"".join(tensors(job.cell).values()))
 
 
 def events_in(root):

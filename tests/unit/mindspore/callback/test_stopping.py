@@ -6,30 +6,9 @@ from types import SimpleNamespace
 
 import mindspore.train
 import pytest
-from mindspore.train import Callback, Model, RunContext
-from support.training import Steps, Stop, accumulation_cell, pipeline
+from mindspore.train import Callback, RunContext
 
 from ckptkit.mindspore.callback.session import TrainingSession, hold_back, may_stop
-
-
-class Agreeing(Callback):
-    def __init__(self, later):
-        self.later = later
-        self.held = None
-
-    def on_train_step_end(self, run_context):
-        step = run_context.original_args().cur_step_num
-        if hold_back(run_context):
-            self.held = step
-        if self.held is not None and step == self.held + self.later:
-            run_context.request_stop()
-
-
-def test_training_stops_when_it_is_requested_again():
-    for later, begun in ((0, 3), (2, 5), (100, 11)):
-        steps, agreeing = Steps(), Agreeing(later)
-        Model(accumulation_cell()).train(1, pipeline(), callbacks=[steps, Stop(3), agreeing])
-        assert (agreeing.held, steps.begun) == (3, begun)
 
 
 def test_stop_request_kept_elsewhere_is_an_error():

@@ -80,7 +80,6 @@ def test_fence_before_an_update_comes_at_once():
 
 
 def test_only_the_fenced_call_writes_steadily():
-    """A subclass with a call of its own may write before or after the fence."""
     cell = accumulation_cell()
     assert StateManager(cell)._sources.counting.steady_optimizers() == [cell.optimizer]
     cell = type("Own", (ck.AccumulationTrainCell,), {"__call__": lambda self, *given: None})(

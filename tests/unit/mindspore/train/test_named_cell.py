@@ -276,17 +276,6 @@ def test_memory_that_second_cell_ignores_fails_saves():
         train(4)
 
 
-def test_memory_before_second_cells_first_update_is_saved():
-    _, second, state = begun(other_k=1)
-    second(*BATCH)
-    _, second, state = restored(contents_of(state.capture(), AT_BEGIN), other_k=1)
-    state.capture()
-    second.network.out.bias.set_data(ms.Tensor(np.ones(3, np.float32)))
-    for _ in range(3):
-        second(*BATCH)
-        state.capture()
-
-
 def test_modes_of_second_cell_are_noted_in_graph():
     _, second, state = begun("graph")
     second.network.out.set_train(False)

@@ -103,8 +103,6 @@ def signalled():
 
 
 def interrupted(job, at, place, then, unsaid=None):
-    """A loop into which Ctrl-C comes at a place of its batch ``at``, and which then calls ``then``."""
-
     def loop():
         try:
             for number, batch in enumerate(job.batches):
@@ -178,7 +176,6 @@ class Handlers:
 
 
 def test_handler_of_a_signal_saves_no_batch_by_half(begun, tmp_path, handled):
-    """The right save of that batch follows: it is not taken for the one that was refused."""
     job = begun(root=tmp_path)
     handlers = Handlers(job)
     forms = handlers.in_each_form()
@@ -249,7 +246,6 @@ def test_failed_save_says_nothing_against_the_batch_of_its_step(begun, tmp_path)
 
 
 def test_save_before_the_step_of_its_batch_is_refused_wherever_it_comes_from(begun):
-    """Nobody sees whether an event loop, an exit of the interpreter, another thread or the loop itself calls it."""
     for kind in KINDS:
         job = begun(kind)
         for batch in job.batches:
@@ -293,7 +289,6 @@ def test_step_while_an_error_is_handled_makes_no_batch_done(begun):
 
 
 def test_training_in_an_except_block_is_saved(begun):
-    """Also one that was restored before: an error that outlasts a step belongs to no batch."""
     for kind, resumable in (("own", True), ("stock", False)):
         job = begun(kind, resumable=resumable, save=ck.SaveEvery(micro_steps=2))
         try:

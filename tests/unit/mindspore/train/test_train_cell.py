@@ -32,7 +32,6 @@ OPTIMIZERS = {
 
 @pytest.fixture
 def failed_compile_dir(tmp_path, monkeypatch):
-    """MindSpore writes rank_0/om/analyze_fail.ir into the working directory when it fails to compile."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -69,8 +68,6 @@ class Tied(nn.Cell):
 
 
 class Defaults(Mlp):
-    """Takes what it is given of its arguments, as language models do."""
-
     def construct(self, x, y=None, mask=None, power=2, *more):
         difference = ops.tanh(self.out(ops.tanh(self.hidden(x))))
         if y is not None:
@@ -94,7 +91,6 @@ class Recorder(nn.Optimizer):
 
 
 def build(network=Mlp, dtype=ms.float32):
-    """A network whose weights are the same at every call."""
     network = network()
     rng = np.random.default_rng(7)
     for parameter in network.get_parameters():
@@ -277,8 +273,6 @@ def test_clips_the_average_once(mode):
 
 
 def test_float16_gradients_are_clipped_in_float32():
-    """The squares of these gradients are beyond the largest number of float16."""
-
     class Scaled(nn.Cell):
         def __init__(self):
             super().__init__()
