@@ -21,8 +21,8 @@ OWN = {name: inspect.getattr_static(Model, name) for name in ("train", "fit")}
 def _model_as_before():
     reference()  # trained now, since what a test attaches would get it
     yield
-    for one in list(attachment._attached):  # of a test that failed
-        one.detach()
+    for item in list(attachment._attached):  # of a test that failed
+        item.detach()
     assert {name: inspect.getattr_static(Model, name) for name in OWN} == OWN
 
 
@@ -43,11 +43,11 @@ class Framework:
 
 
 def after(steps, at):
-    return {step: one for step, one in steps.items() if step > at}
+    return {step: bits for step, bits in steps.items() if step > at}
 
 
 def first_epoch():
-    return {step: one for step, one in reference().items() if step <= SIZE}
+    return {step: bits for step, bits in reference().items() if step <= SIZE}
 
 
 def test_training_of_a_framework_resumes_exactly(tmp_path):
@@ -81,11 +81,11 @@ def test_one_line_before_the_training_is_enough(tmp_path):
     attached = checkpoints(tmp_path).attach()
     assert Framework(Job()).run(1) == first_epoch()
     attached.detach()
-    again = checkpoints(tmp_path).attach()
+    restarted = checkpoints(tmp_path).attach()
     assert Framework(Job()).run(1) == {}  # it is complete
-    assert again.point.complete
-    again.detach()
-    again.detach()
+    assert restarted.point.complete
+    restarted.detach()
+    restarted.detach()
 
 
 def test_callback_that_the_framework_made_is_used_once(tmp_path):
@@ -96,15 +96,15 @@ def test_callback_that_the_framework_made_is_used_once(tmp_path):
 
     class Last(Interrupt):
         def on_train_begin(self, run_context):
-            self.found = list(run_context.original_args().list_callback)
+            self.gathered = list(run_context.original_args().list_callback)
 
     ckpt, last = Configured(tmp_path), Last(999)
     job = Job()
     job.model.train(1, job.data, [ckpt, job.trace, last])
     ckpt.attached.detach()
     assert job.trace.steps == first_epoch()
-    assert [one for one in last.found if isinstance(one, ck.CheckpointCallback)] == [ckpt]
-    assert last.found[-1] is ckpt
+    assert [item for item in last.gathered if isinstance(item, ck.CheckpointCallback)] == [ckpt]
+    assert last.gathered[-1] is ckpt
 
 
 @pytest.mark.parametrize("prepared", ["train", "resume", "resume alone"])

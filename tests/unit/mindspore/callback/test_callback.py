@@ -37,7 +37,7 @@ from ckptkit.testing.faults import Fault, FaultyStorage
 
 
 def names(root):
-    return [one.name for one in ck.CheckpointManager(root).checkpoints()]
+    return [info.name for info in ck.CheckpointManager(root).checkpoints()]
 
 
 def part(steps, first, last):
@@ -48,12 +48,12 @@ def part(steps, first, last):
 def test_repeatedly_interrupted_run_has_every_bit(root, mode, kills):
     """In mid-cycle, at a boundary, at the end of an epoch, and at the last batch."""
     expected = reference(mode)
-    found = {}
+    gathered = {}
     for at in kills:
-        found |= crashed(root, at, mode=mode).trace.steps
+        gathered |= crashed(root, at, mode=mode).trace.steps
     last = Job(mode=mode)
     last.resumed(checkpoints(root), 3)
-    assert found | last.trace.steps == expected
+    assert gathered | last.trace.steps == expected
     assert last.trace.epochs[kills[-1]] == (kills[-1] - 1) // SIZE + 1
 
 
@@ -104,13 +104,13 @@ def test_finished_run_trains_nothing_and_says_so(root, shown):
     first = Job()
     first.started(checkpoints(root), 2)
     for epochs in (2, 1):  # fewer than were trained are complete, too
-        again, steps = Job(), Steps()
+        restarted, steps = Job(), Steps()
         disturb()
-        point = checkpoints(root).train(again.model, epochs, again.data, callbacks=[steps, again.trace])
+        point = checkpoints(root).train(restarted.model, epochs, restarted.data, callbacks=[steps, restarted.trace])
         assert (point.complete, point.checkpoint) == (True, names(root)[-1]), epochs
         assert steps.begun == 0
-        assert tensors(again.cell) == tensors(first.cell)
-        assert again.cell.counters == first.cell.counters
+        assert tensors(restarted.cell) == tensors(first.cell)
+        assert restarted.cell.counters == first.cell.counters
     assert "training is complete (22 batches are 2 epochs); nothing to do" in shown()
     assert (shown().count("starting afresh at"), shown().count("resuming from a000001-")) == (1, 2)
     assert Job().resumed(checkpoints(root), 3).steps == part(reference(), 23, 33)
@@ -120,11 +120,11 @@ def test_stop_in_mid_epoch_does_not_end_it(root, shown):
     first = Job()
     first.started(checkpoints(root), 2, Stop(15))
     assert names(root) == ["a000001-c0000000003-m0003"]
-    again = Job()
-    assert checkpoints(root).train(again.model, 1, again.data, callbacks=[again.trace]).complete
+    restarted = Job()
+    assert checkpoints(root).train(restarted.model, 1, restarted.data, callbacks=[restarted.trace]).complete
     assert "(15 batches are 1 epoch and 4 batches of the next)" in shown()
     assert "To train on, give more than 1 epoch; you gave 1." in shown()
-    assert again.data.get_init_step() == 0
+    assert restarted.data.get_init_step() == 0
     assert ds.config.get_fast_recovery()
     assert Job().resumed(checkpoints(root), 2).steps == part(reference(), 16, 22)
 
@@ -319,11 +319,11 @@ def test_callback_with_a_state_resumes(root, shown, is_given):
     def given(counter):
         return {"counter": counter} if is_given else None
 
-    expected, counter, again = Counter(), Counter(), Counter()
+    expected, counter, restarted = Counter(), Counter(), Counter()
     Job().uninterrupted(2, expected)
     crashed(root, 15, 2, counter, stateful=given(counter))
-    Job().resumed(checkpoints(root, stateful=given(again)), 2, again)
-    assert again.history == expected.history
+    Job().resumed(checkpoints(root, stateful=given(restarted)), 2, restarted)
+    assert restarted.history == expected.history
     assert "also stored, since training changes them: Counter().seen" in shown()
 
 

@@ -28,11 +28,11 @@ from ckptkit.mindspore.callback.session import _numbers
 
 
 def names(root):
-    return [one.name for one in CheckpointManager(root).checkpoints()]
+    return [info.name for info in CheckpointManager(root).checkpoints()]
 
 
 def metrics_of(root):
-    return {one.name: dict(one.metrics) for one in CheckpointManager(root).checkpoints()}
+    return {info.name: dict(info.metrics) for info in CheckpointManager(root).checkpoints()}
 
 
 def fitted(ckpt, epochs, *callbacks, mode="pynative", disturbed=False, **options):
@@ -61,8 +61,8 @@ def test_resumed_fit_has_every_bit_and_every_evaluation(root, mode, at):
     second = fitted(checkpoints(root), 3, mode=mode, disturbed=True)
     assert second.trace.steps == {step: expected.steps[step] for step in range(at, 3 * SIZE + 1)}
     epoch = (at - 1) // SIZE + 1
-    assert first.trace.evaluated == {one: expected.evaluated[one] for one in range(1, epoch)}
-    assert second.trace.evaluated == {one: expected.evaluated[one] for one in range(epoch, 4)}
+    assert first.trace.evaluated == {number: expected.evaluated[number] for number in range(1, epoch)}
+    assert second.trace.evaluated == {number: expected.evaluated[number] for number in range(epoch, 4)}
 
 
 class Plain:
@@ -90,7 +90,7 @@ def test_plain_model_resumes_around_the_end_of_an_epoch(root, mode, at):
     disturb()
     resumed = Plain(mode).fit(checkpoints(root))
     assert resumed.steps == {step: expected.steps[step] for step in range(at + 1, 2 * SIZE + 1)}
-    assert resumed.evaluated == {one: expected.evaluated[one] for one in resumed.evaluated}
+    assert resumed.evaluated == {epoch: expected.evaluated[epoch] for epoch in resumed.evaluated}
 
 
 def test_evaluation_is_neither_skipped_nor_saved_before(root):
@@ -126,8 +126,8 @@ def test_evaluation_is_neither_skipped_nor_saved_before(root):
 def test_fit_goes_back_where_it_is_told(root):
     fitted(checkpoints(root, 5), 1)
     first = names(root)[0]
-    again = fitted(checkpoints(root), 1, checkpoint=first, rewind=True)
-    assert set(again.trace.steps) == set(range(6, SIZE + 1))
+    restarted = fitted(checkpoints(root), 1, checkpoint=first, rewind=True)
+    assert set(restarted.trace.steps) == set(range(6, SIZE + 1))
 
 
 def test_crash_in_the_evaluation_repeats_it(root):
@@ -174,13 +174,13 @@ def test_stop_from_behind_leaves_metrics_to_their_epoch(root):
 def test_keep_best_saves_evaluated_epochs_and_keeps_best(root):
     ckpt = checkpoints(root, 1000, keep=ck.KeepBest(1, "mae", "max"))
     fitted(ckpt, 4)
-    found = metrics_of(root)
-    assert all("mae" in metrics for metrics in found.values())
+    gathered = metrics_of(root)
+    assert all("mae" in metrics for metrics in gathered.values())
     # The two newest stay whatever they are, and so does the best, which is the first: the error falls.
     errors = [whole().evaluated[epoch]["mae"] for epoch in (1, 2, 3)]
     assert max(errors) == errors[0]
-    assert list(found) == ["a000001-c0000000002-m0003", "a000001-c0000000008-m0001", "a000001-c0000000011-m0000"]
-    assert next(iter(found.values()))["mae"] == errors[0]
+    assert list(gathered) == ["a000001-c0000000002-m0003", "a000001-c0000000008-m0001", "a000001-c0000000011-m0000"]
+    assert next(iter(gathered.values()))["mae"] == errors[0]
 
 
 def test_early_stopping_by_the_evaluation_resumes(root):
@@ -196,9 +196,9 @@ def test_early_stopping_by_the_evaluation_resumes(root):
     assert 1 < stopped.stopped_epoch < 9
     at = (stopped.stopped_epoch - 1) * SIZE + 4
     life(root, crash_at=at)
-    found, stopped_again = life(root)
+    gathered, stopped_again = life(root)
     assert stopped_again.stopped_epoch == stopped.stopped_epoch
-    assert found.steps == {step: one for step, one in expected.steps.items() if step >= at}
+    assert gathered.steps == {step: bits for step, bits in expected.steps.items() if step >= at}
 
 
 def test_metrics_without_single_number_are_omitted(shown):

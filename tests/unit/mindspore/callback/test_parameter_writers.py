@@ -99,10 +99,9 @@ class Monitor(LossMonitor):
 
 
 def test_callback_that_reaches_no_parameter_only_looks():
-    idle = [Losses()]
-    for callback in (*idle, Rate(), Stops(), Draws(), EvaluatesAtEpochEnd(), Monitor()):
+    for callback in (Losses(), Rate(), Stops(), Draws(), EvaluatesAtEpochEnd(), Monitor()):
         assert only_looks(callback, HOOKS), type(callback).__name__
-        assert is_idle(callback) == (callback in idle), type(callback).__name__
+        assert is_idle(callback) == isinstance(callback, Losses), type(callback).__name__
 
 
 def calls_what_writes(self, run_context):
@@ -110,8 +109,8 @@ def calls_what_writes(self, run_context):
 
 
 def takes_the_network(self, run_context):
-    for one in run_context.original_args().train_network.trainable_params():
-        one.set_data(one * 0.5)
+    for weight in run_context.original_args().train_network.trainable_params():
+        weight.set_data(weight * 0.5)
 
 
 def takes_the_network_as_item(self, run_context):
@@ -159,9 +158,8 @@ class GivenAtTheBegin(Callback):
         self.held.weight.asnumpy()[0] = 1
 
 
-WRITES = [calls_what_writes, takes_the_network, takes_the_network_as_item, takes_the_network_by_get]
-WRITES += [asks_the_optimizer]
-KINDS = [type(one.__name__, (Callback,), {"on_train_step_end": one, "__module__": __name__}) for one in WRITES]
+HOOKED = [calls_what_writes, takes_the_network, takes_the_network_as_item, takes_the_network_by_get, asks_the_optimizer]
+KINDS = [type(hook.__name__, (Callback,), {"on_train_step_end": hook, "__module__": __name__}) for hook in HOOKED]
 KINDS += [HoldsAverage, Given, GivenAtTheBegin]
 
 
@@ -184,13 +182,13 @@ def test_exchanged_hooks_and_lambdas_are_read(monkeypatch):
 def test_callback_that_acts_in_a_window_is_named():
     hooks = {name for name in dir(Callback) if name.startswith("on_")}
     for hook in (*hooks, "step_begin", "step_end", "epoch_begin", "epoch_end", "begin", "end"):
-        one = type("Mine", (Callback,), {hook: lambda self, run_context: halve(0)})()
+        callback = type("Mine", (Callback,), {hook: lambda self, run_context: halve(0)})()
         before = hook in ("on_train_begin", "begin")  # nothing was saved yet
         at_end = (hook.endswith("end") and "step" not in hook) or "eval" in hook
-        assert may_write_in_window([one], [], followed=True) == ([] if before else ["Mine"]), hook
-        assert may_write_in_window([one], [], followed=False) == ([] if before or at_end else ["Mine"]), hook
-        for declared in (type(one), Callback, one):  # its class, one of its classes, itself
-            assert may_write_in_window([one], [declared], followed=True) == [], (hook, declared)
+        assert may_write_in_window([callback], [], followed=True) == ([] if before else ["Mine"]), hook
+        assert may_write_in_window([callback], [], followed=False) == ([] if before or at_end else ["Mine"]), hook
+        for declared in (type(callback), Callback, callback):  # its class, one of its classes, itself
+            assert may_write_in_window([callback], [declared], followed=True) == [], (hook, declared)
 
 
 def test_arguments_of_hooks_are_known():
@@ -204,6 +202,6 @@ def test_arguments_of_hooks_are_known():
     Model(accumulation_cell()).train(1, pipeline(), callbacks=[Keeps()], dataset_sink_mode=False)
     assert "train_network" in seen
     rest = {name: value for name, value in seen.items() if name not in LEADS | {"optimizer"}}
-    holding = [name for name, one in rest.items() if isinstance(one, (nn.Cell, ms.Parameter, Callback, ds.Dataset))]
+    holding = [name for name, item in rest.items() if isinstance(item, (nn.Cell, ms.Parameter, Callback, ds.Dataset))]
     assert holding == []
-    assert all(isinstance(one, (int, str, type(None), Tensor, list, tuple, dict)) for one in rest.values()), rest
+    assert all(isinstance(item, (int, str, type(None), Tensor, list, tuple, dict)) for item in rest.values()), rest

@@ -39,7 +39,7 @@ class Kill(Callback):
 
 
 def names(root):
-    return [one.name for one in ck.CheckpointManager(root).checkpoints()]
+    return [info.name for info in ck.CheckpointManager(root).checkpoints()]
 
 
 @pytest.fixture(autouse=True)
@@ -71,28 +71,28 @@ def test_what_was_preempted_goes_on_bit_for_bit(root, mode, at):
 
 class Double(Callback):
     def on_train_end(self, run_context):
-        for one in run_context.original_args().train_network.network.trainable_params():
-            one.set_data(one * 2)
+        for weight in run_context.original_args().train_network.network.trainable_params():
+            weight.set_data(weight * 2)
 
 
 def weights(job):
-    return {one.name: one.asnumpy().tobytes() for one in job.cell.network.trainable_params()}
+    return {parameter.name: parameter.asnumpy().tobytes() for parameter in job.cell.network.trainable_params()}
 
 
 def test_last_checkpoint_includes_work_of_on_train_end(root):
     """After a signal in the last micro-step, too: the next start finds the run complete, and nobody calls it there."""
-    whole, again = Job(), Job()
+    whole, restarted = Job(), Job()
     whole.started(checkpoints(root, save=ck.SaveEvery(micro_steps=SIZE)), 1, Double())
     assert names(root) == [f"a000001-c{SIZE // 4:010d}-m{SIZE % 4:04d}"]
-    again.resumed(checkpoints(root), 1, Double())
-    assert again.trace.steps == {}
-    assert weights(again) == weights(whole)
-    signalled, again, other = Job(), Job(), root.with_name("other")
+    restarted.resumed(checkpoints(root), 1, Double())
+    assert restarted.trace.steps == {}
+    assert weights(restarted) == weights(whole)
+    signalled, restarted, other = Job(), Job(), root.with_name("other")
     with pytest.raises(ck.Preempted):
         signalled.started(checkpoints(other), 1, Kill(step=SIZE), Double())
-    again.resumed(checkpoints(other), 1, Double())
-    assert again.trace.steps == {}
-    assert weights(again) == weights(whole)
+    restarted.resumed(checkpoints(other), 1, Double())
+    assert restarted.trace.steps == {}
+    assert weights(restarted) == weights(whole)
 
 
 def test_preempt_return_resumes_script_without_further_training(root):

@@ -18,8 +18,8 @@ import ckptkit as ck
 
 
 def names_of(kind, begin):
-    found = signature(kind).parameters.items()
-    return [name for name, one in found if one.kind is not one.VAR_KEYWORD][begin:]
+    gathered = signature(kind).parameters.items()
+    return [name for name, item in gathered if item.kind is not item.VAR_KEYWORD][begin:]
 
 
 class Changing(Callback):
@@ -57,15 +57,13 @@ def test_mid_cycle_early_stopping_completes_run(root, shown):
 
     first, _ = fitted()
     assert first.cell.counters.micro_step != 0
-    again, point = fitted()
+    restarted, point = fitted()
     assert point.complete
     assert "EarlyStopping stopped it at epoch" in shown()
-    assert tensors(again.cell) == tensors(first.cell)
+    assert tensors(restarted.cell) == tensors(first.cell)
 
 
 class Growing:
-    """One sample fewer in the first epoch than in the others; its length says otherwise."""
-
     def __init__(self, first):
         self.first = first
         self.epoch = 0
@@ -158,7 +156,7 @@ def test_every_option_reaches_what_it_is_for(root):
     ):
         one_mirror = {"mirror": (given["mirror"],)} if "mirror" in given else {}
         assert vars(full)[made].keywords == given | one_mirror
-        usual = {name: one.default for name, one in signature(of).parameters.items() if name in given}
+        usual = {name: item.default for name, item in signature(of).parameters.items() if name in given}
         assert vars(plain)[made].keywords == usual
     assert vars(full)["_training"].read_only == (Changing,)
     own = {"storage_options", "stateful"}

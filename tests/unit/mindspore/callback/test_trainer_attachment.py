@@ -65,21 +65,21 @@ class Stops:
 
 def trainer(dies_after=None, *, stops=False, **options):
     begin_process()
-    one = LoopingTrainer(**{"epochs": EPOCHS, "size": SIZE, **options})
-    trace = Trace(one)
+    looper = LoopingTrainer(**{"epochs": EPOCHS, "size": SIZE, **options})
+    trace = Trace(looper)
     own = [Stops()] if stops else []
-    one.callback_handler.callbacks.extend(own if dies_after is None else [*own, Dies(dies_after)])
-    return one, trace
+    looper.callback_handler.callbacks.extend(own if dies_after is None else [*own, Dies(dies_after)])
+    return looper, trace
 
 
 @functools.cache
 def uninterrupted(**options):
-    one, trace = trainer(**options)
-    return one, trace, vars(one.train())
+    looper, trace = trainer(**options)
+    return looper, trace, vars(looper.train())
 
 
-def logged(one):
-    return one.state.log_history, one.state.best_metric, one.state.global_step, one._total_loss_scalar
+def logged(looper):
+    return looper.state.log_history, looper.state.best_metric, looper.state.global_step, looper._total_loss_scalar
 
 
 def checkpoints(root, at=100, **options):
@@ -101,26 +101,26 @@ def test_trainer_resumes_exactly(tmp_path, options, at, ends):
     with pytest.raises(CrashError), checkpoints(tmp_path, at, training=training).attach(killed):
         killed.train()
     for complete in (False, True):
-        again, trace = trainer(**options)
+        restarted, trace = trainer(**options)
         disturb()
-        with checkpoints(tmp_path, training=training).attach(again) as attached:
-            assert vars(again.train()) == result
+        with checkpoints(tmp_path, training=training).attach(restarted) as attached:
+            assert vars(restarted.train()) == result
         assert attached.point.complete is complete
         assert complete or attached.point.batches_delivered == at
         assert trace.steps == whole.steps
         assert trace.events == whole.events
-        assert logged(again) == logged(expected)
-        assert tensors(again.train_model) == tensors(expected.train_model)
+        assert logged(restarted) == logged(expected)
+        assert tensors(restarted.train_model) == tensors(expected.train_model)
 
 
 def test_more_epochs_continue_a_complete_run(tmp_path):
     expected, whole, _ = uninterrupted()
     for epochs in (1, EPOCHS):
-        again, trace = trainer(epochs=epochs)
-        with checkpoints(tmp_path).attach(again):
-            again.train()
+        restarted, trace = trainer(epochs=epochs)
+        with checkpoints(tmp_path).attach(restarted):
+            restarted.train()
     assert trace.steps == whole.steps
-    assert tensors(again.train_model) == tensors(expected.train_model)
+    assert tensors(restarted.train_model) == tensors(expected.train_model)
 
 
 @pytest.mark.parametrize("at", [3, 5])
@@ -134,44 +134,44 @@ def test_preempted_training_returns_and_resumes(tmp_path, at):
         first.train()
     assert ckpt.preempted
     assert attached.preempted
-    again, trace = trainer()
-    with checkpoints(tmp_path).attach(again) as attached:
-        again.train()
+    restarted, trace = trainer()
+    with checkpoints(tmp_path).attach(restarted) as attached:
+        restarted.train()
     assert attached.point.batches_delivered in (at, at + 1)  # the end of the cycle
     assert (trace.steps, trace.events) == (whole.steps, whole.events)
-    assert logged(again) == logged(expected)
+    assert logged(restarted) == logged(expected)
 
 
 def test_doctor_compares_all_but_sums_of_losses():
-    one, _ = trainer()
-    counters = LoopCounters(one)
-    seen, _ = ck.StateManager(one.model, trainer_loop=counters).observer().observe()
+    looper, _ = trainer()
+    counters = LoopCounters(looper)
+    seen, _ = ck.StateManager(looper.model, trainer_loop=counters).observer().observe()
     compared = {name.rpartition(".")[2] for name in seen if "/trainer_loop." in name}
     assert compared == counters.state_dict().keys() - {"sums", "variables"}
 
 
 def test_second_training_of_a_trainer_is_refused(tmp_path):
-    one, _ = trainer(epochs=1)
-    attached = checkpoints(tmp_path).attach(one)
-    one.train()
+    looper, _ = trainer(epochs=1)
+    attached = checkpoints(tmp_path).attach(looper)
+    looper.train()
     with pytest.raises(ck.ResumeError, match="called a second time"):
-        one.train()
+        looper.train()
     with pytest.raises(ck.ResumeError, match="is attached to this LoopingTrainer already"):
-        checkpoints(tmp_path / "other").attach(one)
+        checkpoints(tmp_path / "other").attach(looper)
     attached.detach()
-    one.train()
-    assert not {"train", "training_step", "get_train_dataloader"} & vars(one).keys()
+    looper.train()
+    assert not {"train", "training_step", "get_train_dataloader"} & vars(looper).keys()
 
 
 def test_a_failed_training_may_be_called_again(tmp_path):
     expected, whole, _ = uninterrupted()
-    one, trace = trainer(4)
-    with checkpoints(tmp_path, 2).attach(one):
+    looper, trace = trainer(4)
+    with checkpoints(tmp_path, 2).attach(looper):
         with pytest.raises(CrashError):
-            one.train()
-        one.train()
+            looper.train()
+        looper.train()
     assert trace.steps == whole.steps
-    assert logged(one) == logged(expected)
+    assert logged(looper) == logged(expected)
 
 
 class EndsEpoch:
@@ -181,47 +181,51 @@ class EndsEpoch:
 
 def test_what_cannot_be_resumed_is_refused(tmp_path):
     for alter, message, trained in (
-        (lambda one: setattr(one, "get_train_dataloader", lambda: [1, 2, 3]), "returned a list", 0),
-        (lambda one: setattr(one, "around", lambda made: (row for row in made)), "through more than enumerate", 0),
-        (lambda one: setattr(one, "around", lambda made: map(dict, made)), "through more than enumerate", 0),
-        (lambda one: one.callback_handler.callbacks.append(EndsEpoch()), "ended after 2 of its 5 batches", 2),
+        (lambda looper: setattr(looper, "get_train_dataloader", lambda: [1, 2, 3]), "returned a list", 0),
         (
-            lambda one: setattr(
-                one, "floating_point_ops", lambda inputs: one.training_step(one.train_model, inputs)[0]
+            lambda looper: setattr(looper, "around", lambda made: (row for row in made)),
+            "through more than enumerate",
+            0,
+        ),
+        (lambda looper: setattr(looper, "around", lambda made: map(dict, made)), "through more than enumerate", 0),
+        (lambda looper: looper.callback_handler.callbacks.append(EndsEpoch()), "ended after 2 of its 5 batches", 2),
+        (
+            lambda looper: setattr(
+                looper, "floating_point_ops", lambda inputs: looper.training_step(looper.train_model, inputs)[0]
             ),
             "took 1 batches, but called training_step for 2",
             1,
         ),
     ):
-        one, trace = trainer()
-        alter(one)
-        with pytest.raises(ck.ResumeError, match=message), checkpoints(tmp_path / message).attach(one):
-            one.train()
+        looper, trace = trainer()
+        alter(looper)
+        with pytest.raises(ck.ResumeError, match=message), checkpoints(tmp_path / message).attach(looper):
+            looper.train()
         assert len(trace.steps) == trained, message
-    one, trace = trainer()
-    with pytest.raises(ck.ResumeError, match="leave resume_from_checkpoint out"), checkpoints(tmp_path).attach(one):
-        one.train(resume_from_checkpoint="checkpoint-10")
+    looper, trace = trainer()
+    with pytest.raises(ck.ResumeError, match="leave resume_from_checkpoint out"), checkpoints(tmp_path).attach(looper):
+        looper.train(resume_from_checkpoint="checkpoint-10")
     assert trace.steps == []
     with pytest.raises(ck.ResumeError, match="nothing called train\\(\\) of the LoopingTrainer"):  # noqa: SIM117
-        with checkpoints(tmp_path).attach(one):
+        with checkpoints(tmp_path).attach(looper):
             pass
-    assert "train" not in vars(one)
+    assert "train" not in vars(looper)
     with pytest.raises(TypeError, match="has no train, get_train_dataloader"):
         checkpoints(tmp_path).attach(object())
 
 
 def test_mindspore_gets_its_parameter_class_back(tmp_path):
-    one, _ = trainer(epochs=1)
+    looper, _ = trainer(epochs=1)
     parameter = ms.Parameter
 
     def floating_point_ops(inputs):
-        ms.Parameter = one.model.trainable_params()[0]
+        ms.Parameter = looper.model.trainable_params()[0]
         return 1
 
-    one.floating_point_ops = floating_point_ops
+    looper.floating_point_ops = floating_point_ops
     try:
-        with checkpoints(tmp_path).attach(one):
-            one.train()
+        with checkpoints(tmp_path).attach(looper):
+            looper.train()
         assert ms.Parameter is parameter
     finally:
         ms.Parameter = parameter

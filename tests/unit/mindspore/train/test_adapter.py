@@ -59,9 +59,9 @@ def test_boost_says_k_and_its_micro_step():
     assert isinstance(cycle, CycleAdapter)
     seen = []
     for _ in range(7):
-        one = state.progress()
-        seen.append((one.cycles, one.micro_step, one.cycle_first_batch, one.updates))
-        assert one.accumulation_steps == K
+        now = state.progress()
+        seen.append((now.cycles, now.micro_step, now.cycle_first_batch, now.updates))
+        assert now.accumulation_steps == K
         trained(state, cell, 1)
     assert seen == [(0, 0, 0, 0), (0, 1, 0, 0), (0, 2, 0, 0), (1, 0, 3, 1), (1, 1, 3, 1), (1, 2, 3, 1), (2, 0, 6, 2)]
 
@@ -120,7 +120,7 @@ def test_foreign_accumulators_are_not_exported(root, tmp_path):
         with open_weights(path) as file:
             exported = set(file.tensors)
         assert not any("grad_accumulation" in name or "accumulation_step" in name for name in exported)
-        assert exported >= {one.name for one in cell.network.get_parameters()}
+        assert exported >= {parameter.name for parameter in cell.network.get_parameters()}
         assert "the accumulators, after micro-step 1 of 3" in done.left_out
 
 
@@ -128,8 +128,8 @@ def test_checkpoints_are_due_and_named_by_cycle(root):
     cell, cycle = boosted()
     ckpt = checkpoints(root, cycle=cycle, save=ck.SaveEvery(optimizer_steps=2), keep=ck.KeepLatest(9))
     ckpt.train(Model(cell), 1, pipeline())  # 11 batches
-    found = [info.progress for info in list_checkpoints(open_storage(root))]
-    assert sorted((one.cycles, one.micro_step, one.updates) for one in found) == [(2, 0, 2), (3, 2, 3)]
+    gathered = [info.progress for info in list_checkpoints(open_storage(root))]
+    assert sorted((item.cycles, item.micro_step, item.updates) for item in gathered) == [(2, 0, 2), (3, 2, 3)]
 
 
 def test_a_train_cell_may_say_it_itself():

@@ -156,7 +156,7 @@ def test_overflow_in_cycle_skips_its_update(mode):
             cell(ms.Tensor(HUGE if micro_step == number % 3 else rows(4)))
         assert not cell.updated, scaler
         assert learned(cell) == before, scaler
-        assert not any(any(one.asnumpy().tobytes()) for one in cell.accumulators), scaler
+        assert not any(any(parameter.asnumpy().tobytes()) for parameter in cell.accumulators), scaler
         assert (cell.counters.cycles, cell.counters.updates, cell.counters.micro_step) == (2, 1, 0), scaler
         assert scale_of(cell) == (scale / 2 if scaler in DYNAMIC else scale), scaler
         for seed in range(3):
@@ -238,7 +238,7 @@ def test_flushed_cycle_averages_its_micro_batches():
     assert cell.counters.micro_step == 2
     cell.end_epoch()
     assert cell.updated
-    assert not any(any(one.asnumpy().tobytes()) for one in cell.accumulators)
+    assert not any(any(parameter.asnumpy().tobytes()) for parameter in cell.accumulators)
     plain = nn.TrainOneStepCell(network := Linear(), momentum(network)).set_train()
     plain(ms.Tensor(data[:16]))
     plain(ms.Tensor(data[16:]))

@@ -45,8 +45,8 @@ def pair(k=4, other_k=3, **options):
     first = Part("g")
     second = Part("d", first)
     return [
-        ck.AccumulationTrainCell(one, nn.Adam(one.out.trainable_params(), 0.01), steps, **options)
-        for one, steps in ((first, k), (second, other_k))
+        ck.AccumulationTrainCell(item, nn.Adam(item.out.trainable_params(), 0.01), steps, **options)
+        for item, steps in ((first, k), (second, other_k))
     ]
 
 
@@ -158,10 +158,10 @@ def test_refusal_of_several_cells_gives_working_advice(tmp_path):
 
 
 def test_weights_that_another_cell_updates_are_unsteady():
-    one, other = pair()
-    shared = ck.AccumulationTrainCell(one.network, nn.SGD(one.network.out.trainable_params()), 2)
-    assert steady_beside([one.optimizer], [other]) == [one.optimizer]
-    assert steady_beside([one.optimizer], [other, shared]) == []
+    first, other = pair()
+    shared = ck.AccumulationTrainCell(first.network, nn.SGD(first.network.out.trainable_params()), 2)
+    assert steady_beside([first.optimizer], [other]) == [first.optimizer]
+    assert steady_beside([first.optimizer], [other, shared]) == []
 
 
 def test_single_train_cell_within_another_is_refused():

@@ -19,9 +19,9 @@ from ckptkit.errors import ResumeError, SaveFailedError
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
-ROWS = [(ms.Tensor(np.full((2, 3), one, np.float32)), ms.Tensor(np.zeros((2, 3), np.float32))) for one in range(1, 9)]
+ROWS = [(ms.Tensor(np.full((2, 3), item, np.float32)), ms.Tensor(np.zeros((2, 3), np.float32))) for item in range(1, 9)]
 UNDONE = "nothing shows that the last one was trained"
-KINDS = ("own", "stock")  # ckptkit's train cell, and MindSpore's
+KINDS = {"own": functools.partial(ck.AccumulationTrainCell, accumulation_steps=2), "stock": nn.TrainOneStepCell}
 
 
 class Job:
@@ -33,12 +33,7 @@ class Job:
         self.average = nn.Dense(3, 3)
         self.average.update_parameters_name("average.")
         optimizer = adam(self.network.trainable_params())
-        make = (
-            nn.TrainOneStepCell
-            if kind == "stock"
-            else functools.partial(ck.AccumulationTrainCell, accumulation_steps=2)
-        )
-        self.cell = make(self.network, optimizer).set_train()
+        self.cell = KINDS[kind](self.network, optimizer).set_train()
         self.batches = ck.data.resumable(ROWS, epochs=1) if resumable else ROWS
         self.is_resumable = resumable
         self.kept = types.SimpleNamespace(seen=0)
@@ -51,8 +46,8 @@ class Job:
     def train(self, x, y, between=lambda: None):
         self.cell(x, y)
         between()
-        for mean, one in zip(self.average.get_parameters(), self.network.get_parameters(), strict=True):
-            ops.assign(mean, mean * 0.5 + one * 0.5)
+        for mean, weight in zip(self.average.get_parameters(), self.network.get_parameters(), strict=True):
+            ops.assign(mean, mean * 0.5 + weight * 0.5)
         self.kept.seen += 1
 
     def step(self):
@@ -61,7 +56,7 @@ class Job:
         self.manager.step(self.state)
 
     def committed(self):
-        return [one.progress.batches_delivered for one in self.manager.checkpoints()]
+        return [info.progress.batches_delivered for info in self.manager.checkpoints()]
 
     def refuses(self, message=UNDONE):
         for save in (self.manager.save_final, self.manager.save, self.manager.save_final):  # asking again does not help
@@ -69,8 +64,8 @@ class Job:
                 save(self.state)
 
     def bits(self):
-        found = {**self.network.parameters_dict(), **self.average.parameters_dict()}
-        return {name: one.asnumpy().tobytes() for name, one in found.items()}, self.kept.seen
+        gathered = {**self.network.parameters_dict(), **self.average.parameters_dict()}
+        return {name: item.asnumpy().tobytes() for name, item in gathered.items()}, self.kept.seen
 
 
 @pytest.fixture
@@ -135,14 +130,14 @@ def test_interruption_after_step_is_saved(begun, tmp_path):
         assert job.committed() == [5], kind
         seen = job.bits()
         job.manager.close()
-        again = begun(kind, root=tmp_path / kind)
-        assert (again.point.batches_delivered, again.bits()) == (5, seen), kind
+        restarted = begun(kind, root=tmp_path / kind)
+        assert (restarted.point.batches_delivered, restarted.bits()) == (5, seen), kind
 
 
 def test_loop_that_counts_its_batches_itself_is_not_saved(begun):
     """Nobody sees where its next batch begins, so that a save is refused even where it would be right."""
     unseen = "nothing shows whether another one has begun|the train cell was called 6 times, but 5 batches"
-    for kind, place in zip(2 * KINDS, ("before the cell", "between", "after all", "after step"), strict=True):
+    for kind, place in zip([*KINDS] * 2, ("before the cell", "between", "after all", "after step"), strict=True):
         job = begun(kind, resumable=False)
         interrupted(job, 5, place, functools.partial(job.refuses, unseen))
         assert job.committed() == [], place
@@ -189,8 +184,8 @@ def test_handler_of_a_signal_saves_no_batch_by_half(begun, tmp_path, handled):
         assert job.committed()[-1] == number, form
     seen = job.bits()
     job.manager.close()
-    again = begun(root=tmp_path)
-    assert (again.point.batches_delivered, again.bits()) == (4, seen)
+    restarted = begun(root=tmp_path)
+    assert (restarted.point.batches_delivered, restarted.bits()) == (4, seen)
 
 
 def test_handler_saves_nothing_of_a_loop_that_counts_its_batches_itself(begun, handled):

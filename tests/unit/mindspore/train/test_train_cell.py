@@ -72,8 +72,8 @@ class Defaults(Mlp):
         difference = ops.tanh(self.out(ops.tanh(self.hidden(x))))
         if y is not None:
             difference = difference - y
-        for one in more:
-            difference = difference + one
+        for item in more:
+            difference = difference + item
         if mask is not None:
             difference = difference * mask
         return (difference**power).mean()
@@ -174,7 +174,7 @@ def test_network_with_defaults_trains_like_stock_in_graph():
         cell = accumulate(1, "Adam", Defaults, normalize=normalize)
         for x, y in batches(2):
             arguments = {"x": x, "y": y, "m": ops.cast(y > 0, ms.float32), "2": 2}
-            inputs = [arguments[one] for one in given]
+            inputs = [arguments[item] for item in given]
             assert cell(*inputs).asnumpy().tobytes() == reference(*inputs).asnumpy().tobytes(), given
             assert without_accumulators(cell) == state(reference), given
 
@@ -257,8 +257,8 @@ def test_clips_the_average_once(mode):
     mean = [np.mean([m[i].astype(np.float64) for m in micro], axis=0) for i in range(len(micro[0]))]
     assert norm(mean) > 1.5 * clip_norm
     clipped = [g * clip_norm / norm(mean) for g in mean]
-    each = [[g * min(1, clip_norm / norm(m)) for g in m] for m in micro]
-    clipped_each = [np.mean([m[i] for m in each], axis=0) for i in range(len(mean))]
+    clipped_parts = [[g * min(1, clip_norm / norm(m)) for g in m] for m in micro]
+    clipped_each = [np.mean([m[i] for m in clipped_parts], axis=0) for i in range(len(mean))]
 
     cell = accumulate(k, Recorder, clip_norm=clip_norm)
     assert cell.gradient_norm is None
@@ -296,7 +296,7 @@ class HalfFrozen(Mlp):
 
 
 def test_names_are_those_before_wrapping():
-    for make, kind in (*((one, Mlp) for one in OPTIMIZERS), ("Adam", Normed), ("Adam", Tied), ("SGD", HalfFrozen)):
+    for make, kind in (*((item, Mlp) for item in OPTIMIZERS), ("Adam", Normed), ("Adam", Tied), ("SGD", HalfFrozen)):
         row, network = f"{make} {kind.__name__}", build(kind)
         optimizer = OPTIMIZERS[make](network.trainable_params())
         own = [(p.name, id(p)) for part in (network, optimizer) for p in part.get_parameters()]
@@ -382,9 +382,9 @@ def test_inside_a_jit_function_raises_and_names_it(failed_compile_dir):
 
     # MindSpore has no bytecode capture on Python 3.12.
     captures = ["ast", "bytecode"] if sys.version_info < (3, 12) else ["ast"]
-    functions = [ms.jit(jitted, capture_mode=one) for one in captures]
+    functions = [ms.jit(jitted, capture_mode=item) for item in captures]
     for function, name in (
-        *((one, r"the @ms\.jit function \S*jitted") for one in functions),
+        *((item, r"the @ms\.jit function \S*jitted") for item in functions),
         (Jitted(cell), r"\S*Jitted"),
     ):
         for _ in range(2):
