@@ -130,46 +130,34 @@ class Average:
     def __init__(self):
         self.values = [*NETWORK.trainable_params()]
 
-
-class HoldsAverage(Callback):
-    def __init__(self):
-        self.averages = [Average()]
-
-    def on_train_step_end(self, run_context):
-        self.averages[0].values[0].asnumpy()[0] = 1
+    def update(self):
+        pass
 
 
 class Given(Callback):
-    def __init__(self):
-        self.held = (NETWORK.weight,)
+    """Uses what another hook, or the script, has given to it."""
+
+    def __init__(self, held):
+        self.held = held
 
     def on_train_step_end(self, run_context):
-        self.held[0].asnumpy()[0] = 1
-
-
-class GivenAtTheBegin(Callback):
-    def __init__(self):
-        self.held = None
-
-    def on_train_begin(self, run_context):
-        self.held = run_context.original_args().train_network
-
-    def on_train_step_end(self, run_context):
-        self.held.weight.asnumpy()[0] = 1
+        print(self.held)
 
 
 HOOKED = [calls_what_writes, takes_the_network, takes_the_network_as_item, takes_the_network_by_get, asks_the_optimizer]
-KINDS = [type(hook.__name__, (Callback,), {"on_train_step_end": hook, "__module__": __name__}) for hook in HOOKED]
-KINDS += [HoldsAverage, Given, GivenAtTheBegin]
+HELD = [NETWORK, (NETWORK.weight,), {"by name": [Average()]}, Average().update, NETWORK.weight.asnumpy()]
+HELD += [lambda rate, held=NETWORK: held, lambda rate, *, held=NETWORK: held, Model(NETWORK)]
 
 
 def test_callback_that_may_write_is_not_taken_for_one_that_looks():
-    for kind in KINDS:
-        callback = kind()
-        if kind is GivenAtTheBegin:  # it is judged after this hook
-            callback.held = NETWORK
-        assert not only_looks(callback, HOOKS), kind.__name__
-        assert not is_idle(callback), kind.__name__
+    for hook in HOOKED:
+        callback = type(hook.__name__, (Callback,), {"on_train_step_end": hook, "__module__": __name__})()
+        assert not only_looks(callback, HOOKS), hook.__name__
+        assert not is_idle(callback), hook.__name__
+    for held in HELD:
+        assert not only_looks(Given(held), HOOKS), held
+    for held in (RATE, [RATE], np.zeros(3), Meter(), lambda rate, held=RATE: held):
+        assert only_looks(Given(held), HOOKS), held
 
 
 def test_exchanged_hooks_and_lambdas_are_read(monkeypatch):
