@@ -162,6 +162,9 @@ def test_metrics_are_of_the_epoch_that_was_evaluated(root):
     evaluated = whole().evaluated[2]
     assert set(evaluated) == {"mae", "eval_loss"}
     assert list(metrics_of(root).values()) == [{}, evaluated, {}]
+    other = root.with_name("other")
+    fitted(checkpoints(other, keep=ck.KeepBest(2, "mae", "min")), 2, valid_frequency=2)
+    assert names(other) == ["a000001-c0000000005-m0002"]  # none of the epoch that was not
 
 
 def test_stop_from_behind_leaves_metrics_to_their_epoch(root):
