@@ -34,7 +34,7 @@ class Watch(Callback):
 def train(root, *, epochs=3, stop_at=None, remainder="carry", **options):
     job = Job(data=lambda: pipeline(40), cell=lambda: accumulation_cell(K, clip_norm=1.0, remainder=remainder))
     watch = Watch(stop_at)
-    ckpt = checkpoints(root, save=ck.SaveEvery(optimizer_steps=2), read_only=[Watch], ignore=None, **options)
+    ckpt = checkpoints(root, save=ck.SaveEvery(optimizer_steps=2), read_only=[Watch], ignore=(), **options)
     try:
         ckpt.train(job.model, epochs, job.data, callbacks=[watch])
     except KeyboardInterrupt:
