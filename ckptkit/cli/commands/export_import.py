@@ -1,4 +1,4 @@
-"""Implements ``ckptkit export`` and ``ckptkit import``; ``docs/cli.md`` describes the JSON.
+"""Implements ``ckptkit export`` and ``ckptkit import``; ``docs/interchange.md`` describes the JSON.
 
 An export only reads the run. Both check their arguments before they begin.
 """
