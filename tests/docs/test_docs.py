@@ -3,6 +3,7 @@
 `tests/docs/documents.py` says what the info string of a block means.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -162,38 +163,49 @@ def test_every_page_is_reached_from_the_readme(readme: str) -> None:
     assert {str(page.relative_to(PROJECT)) for page in pages.glob("*.md")} <= linked
 
 
-def promises(page: str) -> list[list[str]]:
+def promises(page: str) -> list[str]:
+    """The first cell of each row of a page's tables, without their heads."""
+    tables = re.findall(
+        r"^\|.*\n\|[-|]+\n((?:\|.*\n)+)", (PROJECT / page).read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    return [row.split("|")[1].strip() for table in tables for row in table.splitlines()]
+
+
+def test_default_suite_has_a_test_of_every_promise(request: pytest.FixtureRequest) -> None:
+    promised = promises("docs/guarantees.md")
+    assert len(promised) > 50
+    assert not [promise for promise in promised if len(promise.split()) > 18]
+    assert len(promises("docs/zh/guarantees.md")) == len(promised)
+    tests_of = json.loads((PROJECT / "docs/guarantees.json").read_text(encoding="utf-8"))
+    assert list(tests_of) == promised
+    every = sorted({test for tests in tests_of.values() for test in tests})
+    assert_exist(every)
+    by_default = names(one.nodeid for one in request.session.items if one.get_closest_marker("extended") is None)
+    if any(by_default.isdisjoint(tests) for tests in tests_of.values()):  # not the whole suite is run
+        listed = run([sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", *every], PROJECT)
+        by_default = names(listed.splitlines())
+    for promise, tests in tests_of.items():
+        assert not by_default.isdisjoint(tests), f"only -m full runs the tests of: {promise}"
+
+
+def named_tests(page: str) -> list[list[str]]:
     """The tests that each row of a page names."""
     rows = re.findall(r"^\|(?! ?-)(.*)\|$", (PROJECT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
     named = [re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", row) for row in rows]
     return [tests for tests in named if tests]
 
 
-def test_default_suite_has_a_test_of_every_promise(request: pytest.FixtureRequest) -> None:
-    rows = promises("docs/guarantees.md")
-    assert len(rows) > 20
-    assert promises("docs/zh/guarantees.md") == rows
-    for test in {test for tests in rows for test in tests}:
+def assert_exist(tests: Iterable[str]) -> None:
+    for test in tests:
         path, _, name = test.partition("::")
-        assert re.search(rf"^ *(def|class) {name}\b", (PROJECT / path).read_text(), flags=re.MULTILINE), test
-    in_browser = "tests/unit/tools/report/test_browser.py"  # which CI has, and most people who try the library have not
-    rows = [tests for tests in rows if not any(test.startswith(in_browser) for test in tests)]
-    by_default = names(one.nodeid for one in request.session.items if one.get_closest_marker("extended") is None)
-    if any(by_default.isdisjoint(tests) for tests in rows):  # not the whole suite is run
-        every = sorted({test for tests in rows for test in tests})
-        listed = run([sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", *every], PROJECT)
-        by_default = names(listed.splitlines())
-    for tests in rows:
-        assert not by_default.isdisjoint(tests), f"only -m full runs {tests}"
+        assert re.search(rf"^ *(def|class) {name}\b" if name else "", (PROJECT / path).read_text(), re.MULTILINE), test
 
 
 def test_tests_that_tried_a_migration_exist() -> None:
-    rows = promises("docs/migration.md")
+    rows = named_tests("docs/migration.md")
     assert len(rows) > 25
-    assert promises("docs/zh/migration.md") == rows
-    for test in {test for tests in rows for test in tests}:
-        path, _, name = test.partition("::")
-        assert re.search(rf"^ *(def|class) {name}\b" if name else "", (PROJECT / path).read_text(), flags=re.MULTILINE)
+    assert named_tests("docs/zh/migration.md") == rows
+    assert_exist({test for tests in rows for test in tests})
 
 
 def names(cases: Iterable[str]) -> set[str]:
