@@ -28,7 +28,6 @@ TRAINING = [
     *("docs/cli.md", "docs/exactness.md", "docs/goodput.md", "docs/guide.md", "docs/interchange.md"),
     *("docs/migration.md", "docs/obs.md", "docs/object-storage.md"),
     *(
-        "docs/preemption.md",
         "docs/ranks.md",
         "docs/report.md",
         "docs/run.md",
