@@ -26,7 +26,7 @@ ENGLISH = [
 # Pages with scripts to train with; CI runs them all on every change.
 TRAINING = [
     *("docs/cli.md", "docs/exactness.md", "docs/goodput.md", "docs/guide.md", "docs/interchange.md"),
-    *("docs/migration.md", "docs/obs.md", "docs/object-storage.md"),
+    *("docs/obs.md", "docs/object-storage.md"),
     *(
         "docs/ranks.md",
         "docs/report.md",
