@@ -95,7 +95,7 @@ def test_readme_begins_and_ends_with_commands_of_ci() -> None:
 def test_each_pytest_command_selects_tests() -> None:
     pages = [path.read_text(encoding="utf-8") for path in ENGLISH]
     commands = {found for page in pages for found in re.findall(r"pytest ((?:-\S+ |\d+ |full )*tests/[^`\n]*)", page)}
-    assert len(commands) > 2
+    assert commands
     for command in commands:
         python("-m", "pytest", "--collect-only", "-q", *command.split(), timeout=600, cwd=PROJECT)
 
