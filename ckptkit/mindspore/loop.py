@@ -195,6 +195,13 @@ class Loop(Iterable[Any]):
         """
         self._reason = reason
 
+    def fence(self) -> None:
+        """Make sure that no save reads the weights any more; call it before the body changes them otherwise.
+
+        A train cell calls it before its updates; a body that swaps averaged weights in, for an evaluation, has to.
+        """
+        self._manager.fence()
+
     def close(self) -> None:
         """Wait for a save that is under way, and release the run; the end of the loop and of the program do it, too.
 

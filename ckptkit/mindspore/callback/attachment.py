@@ -176,7 +176,7 @@ class Attachment(ExpectedTraining):
     def _unused(self) -> str:
         return (
             f"nothing in this process called Model.train or Model.fit while {self._root} was attached, so nothing was "
-            "saved. If the training is a loop of its own, use CheckpointManager as docs/exactness.md shows for loops"
+            "saved. If the training is a loop of its own, use ckptkit.loop, as docs/guide.md shows"
         )
 
 

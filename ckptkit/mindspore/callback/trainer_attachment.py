@@ -47,7 +47,7 @@ LOOP_COUNTERS = "trainer_loop"  # of the counters among the stateful objects
 _SUM = "tr_loss"  # the loop's variable that has the sum of the losses
 _SUMS = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos")  # of the trainer, for its log
 _PARAMETER = ms.Parameter
-_INSTEAD = "Write the loop with CheckpointManager instead, as docs/exactness.md shows"
+_INSTEAD = "Write the loop with ckptkit.loop instead, as docs/guide.md shows"
 
 
 class TrainerAttachment(ExpectedTraining):

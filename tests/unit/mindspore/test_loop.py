@@ -59,7 +59,13 @@ def main():
             average[p.name] = 0.9 * average[p.name] + 0.1 * p.asnumpy()
         run.log(loss=value)
         if run.epoch_ends:
-            score = float(sum((a ** 2).sum() for a in average.values())) + sum(history)
+            run.fence()
+            kept = {p.name: p.asnumpy().copy() for p in network.get_parameters()}
+            for p in network.get_parameters():
+                ms.ops.assign(p, ms.Tensor(average[p.name]))
+            score = float(loss(network(x), y)) + sum(history)
+            for p in network.get_parameters():
+                ms.ops.assign(p, ms.Tensor(kept[p.name]))
             run.log(score=score)
             best, patience = (score, 0) if score < best else (best, patience + 1)
             if patience == 2:
