@@ -185,8 +185,8 @@ _FROZEN = (
 )
 _IN_PLACE = (
     "{} changed before an update, while a save read it in place. This save was abandoned; later saves of this process "
-    "copy it at once. Normal if the forward pass writes to it; if a loop or a callback does, call fence() of the loop or "
-    "the manager first"
+    "copy it at once. Normal if the forward pass writes to it; if a loop or a callback does, call fence() of the loop "
+    "or the manager first"
 )
 
 

@@ -25,14 +25,11 @@ ENGLISH = [
 ]
 # Pages with scripts to train with; CI runs them all on every change.
 TRAINING = [
-    *("docs/cli.md", "docs/exactness.md", "docs/goodput.md", "docs/guide.md", "docs/interchange.md"),
-    *("docs/obs.md", "docs/object-storage.md"),
-    *(
-        "docs/ranks.md",
-        "docs/report.md",
-        "docs/run.md",
-    ),
-    "docs/tutorial.md",
+    f"docs/{name}.md"
+    for name in (
+        *("cli", "exactness", "goodput", "guide", "interchange", "obs", "object-storage", "ranks", "report", "run"),
+        *("tiers", "tutorial"),
+    )
 ]
 # For those who change ckptkit, read its files with other programs, or look a name up.
 UNTRANSLATED = {"architecture.md", "format.md", "testing.md", "protocol.md"}
