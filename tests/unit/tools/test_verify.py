@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.corrupt import corrupted
 from support.runs.forge import forge
-from support.runs.rank_files import NAME, leaf, write_ranks
+from support.runs.rank_files import NAME, commit, documents_of, leaf, write_ranks
 from support.runs.scenario import AT_6, Life, committed, corrupt, history, name_at, tree
 
 from ckptkit.core.placement import Box
@@ -296,3 +296,12 @@ def test_damaged_blocks_of_sharded_leaf_name_tensor():
     (one,) = problems(audit(storage, Watch()), str(NAME))
     assert one.tensors == ()
     assert "in it" not in one.message
+    data[10] ^= 1
+    storage.files[key] = bytes(data)
+    documents = documents_of(storage)
+    digests = documents[1].shards[0].blocks.digests
+    digests[-1] = digests[0]
+    commit(storage, documents)
+    (one,) = problems(audit(storage, Watch()), str(NAME))
+    assert one.tensors == ("b",)
+    assert "matches its digest, but not the digests of its blocks" in one.message

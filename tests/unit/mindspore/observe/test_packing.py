@@ -447,6 +447,14 @@ def test_one_object_in_two_places_stays_one():
     assert made["all"][0] is made["current"]
 
 
+def test_what_a_refused_value_holds_is_packed_with_the_next():
+    packer, shared = Packer(lambda held, path: None, MOST_BYTES), [1]
+    with pytest.raises(CannotPackError):
+        packer.slot("refused", [shared, [].append])
+    packed = through_checkpoint(packer.slot("kept", {"held": shared}))
+    assert Unpacker({}.get, class_of).slot(*packed) == {"held": [1]}
+
+
 def test_several_generators_keep_their_own_states():
     saved = [make(seed) for seed in range(4) for make in (np.random.default_rng, random.Random, np.random.RandomState)]
     assert [draws(made) for made in again(saved)] == [draws(generator) for generator in saved]
