@@ -212,8 +212,8 @@ def test_break_makes_no_final_save_and_says_so(tmp_path, caplog):
         if run.step == 5:
             break
     assert signal.getsignal(signal.SIGTERM) is before
-    assert saved(tmp_path) == [4]
     run.close()
+    assert saved(tmp_path) == [4]
     assert f"{LEFT} 6" in caplog.text
     assert "run.stop(reason)" in caplog.text
 

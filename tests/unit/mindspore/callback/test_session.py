@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from inspect import signature
 
@@ -46,6 +47,38 @@ def test_changes_in_begin_hooks_happen_once(root):
     disturb()
     job.model.train(2, job.data, callbacks=[job.trace, Changing(), ckpt], initial_epoch=point.epoch)
     assert job.trace.steps == {step: expected[step] for step in range(7, 2 * SIZE + 1)}
+
+
+class Level:
+    """Holds what nothing but its two methods can store."""
+
+    def __init__(self):
+        self.held = ctypes.c_double(5.0)
+
+    def state_dict(self):
+        return {"value": self.held.value}
+
+    def load_state_dict(self, state):
+        self.held.value = state["value"]
+
+
+class Resetting(Callback):
+    def __init__(self, level):
+        super().__init__()
+        self._level = level
+
+    def on_train_begin(self, run_context):
+        self._level.held.value = -1.0
+
+    def on_train_step_end(self, run_context):
+        self._level.held.value += 1.0
+
+
+def test_object_given_by_name_is_put_back_after_begin_hooks(root):
+    before, level = Level(), Level()
+    crashed(root, 3, 1, Resetting(before), stateful={"level": before})
+    Job().resumed(checkpoints(root, stateful={"level": level}), 1, Resetting(level))
+    assert level.held.value == SIZE - 1
 
 
 def test_mid_cycle_early_stopping_completes_run(root, shown):
