@@ -285,8 +285,10 @@ def test_options_of_parameter_groups_are_stored(tmp_path, caplog):
     caplog.clear()
     assert job("cut").run(6) == {step: one for step, one in expected.items() if step > 4}
     assert SAID not in caplog.text
-    job("whole").restart(weight_decay=0.3)
+    again = job("whole")
+    again.restart(weight_decay=0.3)
     assert f"weight_decay of parameter group 0{SAID}" in caplog.text
+    assert {type(group["betas"]) for group in again.optimizer.param_groups} == {tuple}
 
 
 class ByName:
