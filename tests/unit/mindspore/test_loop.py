@@ -18,6 +18,10 @@ from support.training import begin_process, tensors
 
 import ckptkit as ck
 from ckptkit.errors import Preempted, ResumeError
+from ckptkit.format.events import Ended
+from ckptkit.run.event_log import read_events
+from ckptkit.run.index import Documents
+from ckptkit.storage import LocalStorage
 
 LEFT = "the loop was left in batch"
 
@@ -216,6 +220,19 @@ def test_break_makes_no_final_save_and_says_so(tmp_path, caplog):
     assert saved(tmp_path) == [4]
     assert f"{LEFT} 6" in caplog.text
     assert "run.stop(reason)" in caplog.text
+
+
+def test_start_that_finds_no_batch_left_is_told_as_complete(tmp_path):
+    class Stream:
+        def __iter__(self):
+            yield from [(ms.Tensor(np.ones((2, 4), np.float32)), ms.Tensor(np.ones((2, 1), np.float32)))] * 3
+
+    found = [trained(tmp_path, data=Stream())[1] for _ in range(2)]
+    assert list(map(len, found)) == [6, 0]
+    storage = LocalStorage(tmp_path)
+    files = read_events(storage, Documents(storage))
+    events = [event for segment in files.segments for event in segment.events]
+    assert [event.how for event in events if isinstance(event, Ended)] == ["finished", "complete"]
 
 
 def test_end_of_an_epoch_of_unknown_length_is_refused(tmp_path):
