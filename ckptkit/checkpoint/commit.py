@@ -1,8 +1,9 @@
 """Lists a run, reads its small files, and creates COMMIT, which makes a folder a checkpoint, or its void form.
 
 Guarantees: if several processes create one key, exactly one content wins and every caller learns which one, even if the
-storage's reply was lost. No data of a folder is deleted before the folder is void. What looks corrupt is read again: a
-memory, a cable or a network may change a bit of one answer. A failed listing is an error, never an empty run.
+storage's reply was lost. A folder that is not committed is void before its data are deleted. What looks corrupt is
+read again: a memory, a cable or a network may change a bit of one answer. A failed listing is an error, never an empty
+run.
 """
 
 from __future__ import annotations

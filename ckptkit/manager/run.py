@@ -591,7 +591,7 @@ _CALLS = {id(getattr(Run, name).__code__): name for name in _CALLED}
 
 
 def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[Run | None, ResumePoint]:
-    """Apply the checkpoint to ``state`` and take over the run, if it is; see `CheckpointManager.restore`."""
+    """Apply the checkpoint to ``state``, and take over the run if something is left to train."""
     HEARTBEAT.begin(setup.system.monotonic)
     show_log()
     setup.denormals.begin()  # first: threads of pipelines and of the framework that start from here on inherit it

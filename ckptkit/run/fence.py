@@ -1,7 +1,7 @@
 """Tells whose a run is: whether an attempt still owns it, and whether it is an unfinished copy or lost its files.
 
-Guarantees: an attempt is identified by the token in its document, so a job stops if its run was removed, moved or begun
-anew. Each check decides from one look at the storage. Threads: those of the callers.
+Guarantees: an attempt is identified by the token in its document, so a job stops if its run was moved, or removed and
+begun anew; it puts back a document of its own that is missing. Threads: those of the callers.
 """
 
 from __future__ import annotations

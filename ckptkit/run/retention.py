@@ -2,7 +2,7 @@
 
 Guarantees: whatever the policy says, the two newest commits of the lineage stay, the parent until this attempt has two
 commits of its own, everything off the lineage, and all that cannot be parsed; where a save would not fit into memory,
-what is committed elsewhere too may go, down to the newest. Right after a fence check only; COMMIT is removed first.
+what is committed elsewhere too may go, down to the newest. The caller has checked the fence; COMMIT is removed first.
 Before a deletion, folders are listed again, and the two newest commits and their attempts' documents are read again.
 """
 

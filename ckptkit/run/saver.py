@@ -1,6 +1,7 @@
 """Runs the saves of rank 0 (`Saver`), and those of any other rank (`PartSaver`), each in a safe order.
 
-The order: fence check, write, wait for the parts of other ranks, manifest, fence check, COMMIT, fence check, retention.
+The order: fence check, void and empty the folders of failed saves, make room, write, wait for the parts of other ranks,
+manifest, fence check, COMMIT, fence check, retention.
 Guarantees: a save that returns is committed and durable, and a fence check has passed since. The folder of one that
 raises is void, or the next save voids it or finds it committed. Ranks above 0 create no COMMIT and delete nothing. One
 save at a time, on the writer thread; any thread may call `committed_at`.
@@ -243,7 +244,7 @@ class Saver(_RankSaver):
             self._settle(name)
 
     def _empty(self) -> None:
-        """Delete the data of void folders; call this only right after a fence check."""
+        """Delete the data of void folders; call this only after a fence check."""
         for name in tuple(self._void):
             try:
                 remove_data(self._storage, name)

@@ -1,6 +1,7 @@
-"""Takes the first half of a save: `capture` takes references, `staging` copies, `window` fences the rest.
+"""Takes the first half of a save: `staging` copies, `window` fences the rest.
 
-The second half, from staged memory to COMMIT, is `ckptkit.checkpoint`.
+`capture` says what can be saved, `partition` what of it each rank writes. The second half, from staged memory to
+COMMIT, is `ckptkit.checkpoint`.
 """
 
 from ckptkit.snapshot.capture import Capturable, IncompleteStepError

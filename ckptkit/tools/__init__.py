@@ -1,4 +1,4 @@
 """Acts on stored runs, during or without a training, and on jobs: `doctor` and `supervisor` start them.
 
-Each has a package; the command line is `ckptkit.cli`. No lower package imports them.
+The command line is `ckptkit.cli`. No lower package imports them.
 """

@@ -1,5 +1,5 @@
 """Stores run roots in buckets of S3 and OBS.
 
-`options`, `credentials` and `obs` turn a URL and options into a client; `storage` and `requests` turn calls into
-requests; `retry` repeats those that failed temporarily, and `errors` interprets error answers.
+`options` turns a URL and options into a client; `storage` and `requests` turn calls into requests and interpret error
+answers; `retry` repeats those that failed temporarily.
 """
