@@ -218,6 +218,7 @@ class Loop(Iterable[Any]):
 
     def _bodies(self) -> Generator[Any, None, None]:
         if self.point.complete:
+            self._state.examination.begin()  # puts back what the script keeps itself, as at a first batch
             return
         run, state, begun = self._manager.live(), self._state, self.point.batches_delivered
         delivered, before = begun, (self.point.epoch, self.point.batch - 1)
@@ -238,7 +239,9 @@ class Loop(Iterable[Any]):
                     break
             if not run.final_save.is_over:
                 run.is_complete = run.is_complete or delivered == begun
-                self._manager.save_final(state, self._metrics)
+                name = self._manager.save_final(state, self._metrics)
+                why = f" ({state.ended})" if state.ended else ""
+                _log.info("training ended after %s%s; %s is committed", many(delivered, "batch", "batches"), why, name)
         except GeneratorExit:  # whether an error left the loop is known as the program ends, and not here
             if not is_finalizing():
                 run.leave(delivered)

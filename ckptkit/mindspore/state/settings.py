@@ -39,6 +39,7 @@ _requires_grad = operator.attrgetter("requires_grad")
 _training = operator.attrgetter("training")
 _TYPES = {"fp16": "Float16", "bf16": "BFloat16", "fp32": "Float32"}  # by the flag that `nn.Cell.to_float` sets
 _SETTINGS = ("deterministic", "matmul_allow_hf32", "ascend_config", "gpu_config", "jit_config", "enable_graph_kernel")
+_DEVICE = {"ascend_config": "Ascend", "gpu_config": "GPU"}  # asked elsewhere, MindSpore warns, and says nothing
 _INPUTS = "the types of its inputs"
 _SHOWN = 3
 
@@ -321,9 +322,10 @@ def _type_of(cell: nn.Cell) -> str | None:
 
 
 def _settings() -> Iterator[tuple[str, str]]:
+    device = ms.get_context("device_target")
     for name in _SETTINGS:
         try:
-            yield name, str(ms.get_context(name) or "")
+            yield name, str(ms.get_context(name) or "") if _DEVICE.get(name, device) == device else ""
         except ValueError:  # this MindSpore has no such setting
             continue
 

@@ -173,7 +173,7 @@ def test_complete_training_is_started_again_without_a_batch(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     whole, *_ = trained(tmp_path, every=3)
     assert saved(tmp_path)[-2:] == [6, 8]
-    assert trained(tmp_path) == (whole, [], 8)
+    assert trained(tmp_path) == (whole, PLACES, 8)  # what the script keeps itself is put back, too
     assert "training is complete (8 batches are 2 epochs); nothing to do" in caplog.text
     assert "To train on, give more than 2 epochs" in caplog.text
     more = trained(tmp_path, epochs=3)
@@ -184,8 +184,9 @@ def test_stop_is_stored_with_its_reason(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     state, places, _ = trained(tmp_path, lambda run: run.step == 2 and run.stop("it is good enough"), every=100)
     assert places == PLACES[:3]  # the body that calls it is the last one
+    assert "training ended after 3 batches (it is good enough)" in caplog.text
     assert saved(tmp_path) == [3]
-    assert trained(tmp_path, epochs=9) == (state, [], 3)
+    assert trained(tmp_path, epochs=9) == (state, PLACES[:3], 3)
     assert "training is complete (it is good enough); nothing to do" in caplog.text
 
 
