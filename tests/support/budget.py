@@ -24,17 +24,18 @@ TESTS = Path(__file__).parents[1]
 SLACK = 1.2
 PROPERTY, KEPT = "user_seconds", "ckptkit/costs"
 
-# Folder below `tests`: cases, and seconds of user time on two idle cores. Who adds a case finds one that may go.
+# Folder below `tests`: cases, and seconds of user time on two cores. Who adds a case finds one that may go.
 BUDGET = {
-    "crash": (430, 200),
-    "docs": (260, 200),
-    "exactness": (100, 200),
-    "multirank": (120, 200),
-    "unit": (2000, 200),
-    "unit/manager": (1000, 200),
-    "unit/mindspore": (3000, 200),
-    "unit/storage": (3000, 200),
-    "unit/tools": (3000, 200),
+    ".": (0, 0),  # what lies in none of the others, and is in no default run
+    "crash": (250, 105),
+    "docs": (150, 60),
+    "exactness": (65, 105),
+    "multirank": (75, 85),
+    "unit": (750, 100),
+    "unit/manager": (320, 35),
+    "unit/mindspore": (1270, 400),
+    "unit/storage": (570, 30),
+    "unit/tools": (350, 80),
 }
 
 
@@ -105,22 +106,26 @@ def table(cases: Mapping[str, int], seconds: Mapping[str, float]) -> str:
 
 
 def main() -> int:
-    """Hold the last default run against the budget; a folder above its seconds runs twice more, for the median."""
-    costs = _kept()
-    crowded = [name for name in BUDGET if costs.get(name, (0, 0.0))[0] > BUDGET[name][0]]
-    dear = [name for name in BUDGET if costs.get(name, (0, 0.0))[1] > SLACK * BUDGET[name][1]]
+    """Hold the last default run against the budget; a folder above its seconds runs twice more, for the median.
+
+    A machine that is slow is so in all folders: seconds count relative to the middle folder's.
+    """
+    costs = {name: cost for name, cost in _kept().items() if BUDGET[name][1]}
+    crowded = [name for name in costs if costs[name][0] > BUDGET[name][0]]
+    allowed = SLACK * max(1.0, statistics.median(costs[name][1] / BUDGET[name][1] for name in costs))
+    dear = [name for name in costs if costs[name][1] > allowed * BUDGET[name][1]]
     for name in dear[:]:
         seconds = [costs[name][1]]
         for _ in range(2):
             subprocess.run([sys.executable, "-m", "pytest", "-q", TESTS / name], cwd=TESTS.parent, check=True)
             seconds.append(_kept()[name][1])
-        if statistics.median(seconds) <= SLACK * BUDGET[name][1]:
+        if statistics.median(seconds) <= allowed * BUDGET[name][1]:
             dear.remove(name)
     for name in crowded:
         print(f"tests/{name} has {costs[name][0]} default cases, its budget is {BUDGET[name][0]}: take others away")
     for name in dear:
         print(
-            f"tests/{name} takes more than {SLACK} times its {BUDGET[name][1]} s of user time, the median of three runs"
+            f"tests/{name} takes more than {allowed:.2f} times its {BUDGET[name][1]} s of user time, median of three runs"
         )
     return 1 if crowded or dear else 0
 
