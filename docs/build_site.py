@@ -1,8 +1,7 @@
 """Builds the documentation site from the pages of the project: ``python docs/build_site.py OUT``.
 
 The pages are copied with the folders that they link to, so that each link is the same there; the API reference is made
-from the docstrings. Fails if a link, an anchor
-or a page of the navigation is missing. Needs ``pip install '.[site]'``.
+from the docstrings. Fails if a link, an anchor or a page of the navigation is missing. Needs ``pip install '.[site]'``.
 """
 
 from __future__ import annotations

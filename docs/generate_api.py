@@ -17,8 +17,8 @@ PROJECT = Path(__file__).parent.parent
 
 _HEAD = """# API reference
 
-Made from the docstrings; English only. The [guide](guide.md)
-explains what belongs together, the [tutorial](tutorial.md) is the shortest way in.
+Made from the docstrings; English only. The [guide](guide.md) explains what belongs together, the
+[tutorial](tutorial.md) is the shortest way in.
 """
 
 # Names of `ckptkit` by what one wants to do; those that stand nowhere here come last, under a heading of their own.

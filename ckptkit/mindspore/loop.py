@@ -120,8 +120,12 @@ def loop(
         ranks=ranks,
         **(stateful or {}),
     )
-    restore = partial(manager.restore, checkpoint=checkpoint, rewind=rewind)
-    return Loop(manager, state, batches, ranked_metrics(keep), restore)
+    try:
+        point = manager.restore(state, checkpoint=checkpoint, rewind=rewind)
+    except BaseException:
+        batches.position.leave()
+        raise
+    return Loop(manager, state, batches, point, ranked_metrics(keep))
 
 
 class Loop(Iterable[Any]):
@@ -138,22 +142,17 @@ class Loop(Iterable[Any]):
         manager: CheckpointManager,
         state: StateManager,
         batches: Resumable,
+        point: ResumePoint,
         ranked: Collection[str],
-        restore: Callable[[StateManager], ResumePoint],
     ) -> None:
         self._manager, self._state, self._batches, self._ranked = manager, state, batches, ranked
         self._metrics: dict[str, Any] = {}
         self._wants_save = False
         self._reason: str | None = None
-        try:
-            self.point = restore(state)
-        except BaseException:
-            batches.position.leave()
-            raise
-        self.batch, self.step = self.point.batch, self.point.batches_delivered
-        if self.point.checkpoint is not None and state.is_over():
-            self.point = replace(self.point, complete=True)
-            leave_complete(manager, state, self.point, batches.epochs)
+        self.point, self.batch, self.step = point, point.batch, point.batches_delivered
+        if point.checkpoint is not None and state.is_over():
+            self.point = replace(point, complete=True)
+            leave_complete(manager, state, point, batches.epochs)
 
     @property
     def epoch(self) -> int:

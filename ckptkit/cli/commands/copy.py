@@ -1,7 +1,4 @@
-"""Implements ``ckptkit copy``; ``docs/object-storage.md`` describes the JSON.
-
-If it is interrupted, the same command goes on.
-"""
+"""Implements ``ckptkit copy``; ``docs/cli.md`` describes the JSON. If it is interrupted, the same command goes on."""
 
 from __future__ import annotations
 

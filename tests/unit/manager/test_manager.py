@@ -35,7 +35,7 @@ from ckptkit.errors import (
 from ckptkit.manager import process, writer
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirrors import Chain
-from ckptkit.manager.options import ERROR_BUDGET, Preemption, Saving
+from ckptkit.manager.options import ERROR_BUDGET, Preemption, Saving, System
 from ckptkit.manager.writer import SaveHandle, SaveResults
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.snapshot import Window
@@ -349,6 +349,21 @@ def test_defaults_save_every_100_cycles_and_keep_three(root):
     manager.restore(run)
     assert saved_at(manager, run, 1700) == [400, 800, 1200, 1600]
     assert [one.progress.cycles for one in manager.checkpoints()] == [200, 300, 400]
+
+
+def test_default_saves_a_slow_training_every_ten_minutes(root):
+    now = [0.0]
+    run = WatchedRun()
+    manager = CheckpointManager(root, system=System(monotonic=lambda: now[0]))
+    manager.restore(run)
+    saved = []
+    for batches in range(1, 41):
+        now[0] += 100.0
+        train(run, batches)
+        if (handle := manager.step(run)) is not None:
+            handle.result()
+            saved.append(batches)
+    assert saved == [8, 16, 24, 32, 40]  # the first ends of cycles of four that are ten minutes later
 
 
 def test_interval_counts_from_start_then_last_save(root):
