@@ -216,6 +216,8 @@ class Process:
 
     def follow(self, seconds: float | None = None) -> None:
         """Read what it says, for so long or to its end."""
+        if self.status is not None:  # its pipe is closed, and the number may belong to another file
+            return
         began = time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)

@@ -76,9 +76,8 @@ def main() -> None:
     optimizer = nn.Adam(loss.trainable_params(), learning_rate=0.01)
     cell = ck.AccumulationTrainCell(loss, optimizer, plan.accumulation_steps, clip_norm=1.0)
     misfortune = Misfortune(folder, order.rank, sys.argv[2:])
-    ckpt = ck.CheckpointCallback(
-        folder / "run", save=ck.SaveEvery(optimizer_steps=4), training=ck.Training(read_only=[misfortune])
-    )
+    training = ck.Training(read_only=[misfortune], ignore=[misfortune])  # the plan of deaths is no part of the run
+    ckpt = ck.CheckpointCallback(folder / "run", save=ck.SaveEvery(optimizer_steps=4), training=training)
     ckpt.train(ms.Model(cell), EPOCHS, dataset, callbacks=[misfortune])
 
 
