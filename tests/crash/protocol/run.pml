@@ -1,7 +1,12 @@
 /* One run on one root: attempts, fence, commit, void, retention, sweep. docs/format.md, "Writing", "Starting", "Retention".
  *
  * A step of the model is one request to the storage, or one look at it; what stands between `d_step {` and `}` happens at
- * once. A process that is never scheduled again has died. docs/protocol.md says what the names after #ifdef stand for. */
+ * once. A process that is never scheduled again has died. docs/protocol.md says what the names after #ifdef stand for.
+ *
+ * To see the steps that break a promise, in a copy of this folder (-i finds shorter ones):
+ *     spin -DBEGUN_ANEW -DFENCE_BY_NUMBER -a run.pml
+ *     gcc -O1 -DSAFETY -DCOLLAPSE -DREACH -o pan pan.c && ./pan -E -i -m1000
+ *     spin -DBEGUN_ANEW -DFENCE_BY_NUMBER -t -p -g -l run.pml */
 
 #define ATTEMPTS 3
 #define PLACES   4                              /* progress at which saves happen */
