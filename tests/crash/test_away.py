@@ -57,7 +57,7 @@ def test_events_of_lost_checkpoints_forbid_fresh_start(new_root):
         for ask in (Life(root).restore, Life(root).manager.latest, lambda root=root: open_wanted(root.storage())):
             with pytest.raises(CorruptCheckpointError, match=r"tell of \d committed checkpoints, the newest a000001-"):
                 ask()
-        assert "tell of" in audit(root.storage(), Quiet()).start.problem, lost
+        assert "tell of" in audit(root.storage(), CheckpointWatch()).start.problem, lost
         assert tree(root) == before, lost
         bring_back(root, away)
         check_new_start(root, latest=name_at(1, 6))
@@ -126,17 +126,11 @@ def test_shards_go_after_two_later_commits(root):
     assert frozen(root) == {"a000002", "a000004"}
 
 
-class Quiet(CheckpointWatch):
-    def plan(self, *args): ...
-    def advance(self, *args): ...
-    def end(self, *args): ...
-
-
 def test_copy_that_lost_its_checkpoints_is_refused(root, new_root):
     started(root, 2, 4)
     copy = new_root()
     now, token = datetime(2030, 1, 1, tzinfo=timezone.utc), "1" * 32
-    copy_run(root.storage(), copy.storage(), CopyRequest(None, lambda: now, lambda: token), Quiet())
+    copy_run(root.storage(), copy.storage(), CopyRequest(None, lambda: now, lambda: token), CheckpointWatch())
     taken_away(copy, "events/")
     away = taken_away(copy)
     with pytest.raises(CorruptCheckpointError, match=r"came from .* with at least one checkpoint"):

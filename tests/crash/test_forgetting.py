@@ -38,9 +38,9 @@ from ckptkit.testing.faults import Fault, Killed
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.prune import plan_prune, prune
 from ckptkit.tools.verify import audit
+from ckptkit.tools.watch import CheckpointWatch
 
 from .lives import bring_back, killed_saving, started, taken_away
-from .test_away import Quiet
 
 AT_4 = name_at(1, 4)
 NOW, TOKEN = datetime(2030, 1, 1, tzinfo=timezone.utc), "1" * 32
@@ -275,7 +275,7 @@ def test_reader_and_start_beside_forgetting_are_not_misled(tmp_path, caplog):
         storage = LocalStorage(root)
         seen.append(latest_checkpoint(storage).name)
         assert [info.problem for info in list_checkpoints(storage)] == [None, None]
-        assert audit(storage, Quiet()).is_fine
+        assert audit(storage, CheckpointWatch()).is_fine
         rival = Life(root)
         seen.append(rival.restore().checkpoint)
 
@@ -377,4 +377,4 @@ def test_mirror_with_pruned_branch_is_the_same_run(root, tmp_path):
 
 def copied_to(copy, root, checkpoint=None):
     request = CopyRequest(checkpoint, lambda: NOW, lambda: TOKEN)
-    return copy_run(LocalStorage(root), LocalStorage(copy), request, Quiet())
+    return copy_run(LocalStorage(root), LocalStorage(copy), request, CheckpointWatch())

@@ -1,9 +1,10 @@
-"""A clock that counts its calls."""
+"""Clocks that tests move."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Callable
 
 
@@ -14,3 +15,17 @@ def clock_of_calls() -> Callable[[], float]:
     Where calls are counted in one run and struck in the next, they must be the same ones on a slow machine.
     """
     return functools.partial(next, itertools.count(0.0, 0.001))
+
+
+class Clock:
+    """The time that ``real`` gives, and the time that was waited for, which passes at once."""
+
+    def __init__(self, real: Callable[[], float] = time.monotonic) -> None:
+        self._real = real
+        self._waited_seconds = 0.0
+
+    def __call__(self) -> float:
+        return self._real() + self._waited_seconds
+
+    def wait(self, seconds: float) -> None:
+        self._waited_seconds += seconds

@@ -4,13 +4,12 @@ import threading
 import time
 
 import pytest
-from support.runs.bucket import CYCLE, Look
+from support.runs.scenario import CYCLE, committed, folders, tree
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 
 OUTAGE_SECONDS = 60.0  # in full
@@ -23,19 +22,19 @@ def _small_and_quick():
     """Nothing is small here."""
 
 
-def root_of(proxy, bucket):
-    options = {"key": "testing", "secret": "testing", "endpoint_url": proxy.endpoint}
-    return open_storage(f"s3://{bucket.name}/runs/vit", options)
-
-
 @pytest.mark.parametrize(
     ("seconds", "size"), [(1.5, LARGE // 8), pytest.param(OUTAGE_SECONDS, LARGE, marks=pytest.mark.extended)]
 )
-def test_a_minute_without_a_server(seconds, size, bucket, proxy, caplog):
-    reports = []
+def test_a_minute_without_a_server(seconds, size, store, proxy, caplog):
+    reports, root = [], store.new()
+    url, options = root.url, {**root.options, "endpoint_url": proxy.endpoint}
     run = NumpyRun(accumulation_steps=CYCLE, size=size)
     manager = CheckpointManager(
-        root_of(proxy, bucket), save=SaveEvery(micro_steps=8), keep=KeepLatest(2), saving=Saving(on_save=reports.append)
+        url,
+        storage_options=options,
+        save=SaveEvery(micro_steps=8),
+        keep=KeepLatest(2),
+        saving=Saving(on_save=reports.append),
     )
     manager.restore(run)
     pace = threading.Event()  # never set: what a micro-step would take
@@ -52,7 +51,7 @@ def test_a_minute_without_a_server(seconds, size, bucket, proxy, caplog):
             longest = max(longest, time.monotonic() - begun)
 
     train(lambda: len(reports) >= 2)
-    before = Look(bucket).latest
+    before = committed(root)[-1]
     train(lambda: manager._run.results.busy)
     proxy.down()
     begun, steps = time.monotonic(), run.batches
@@ -71,11 +70,11 @@ def test_a_minute_without_a_server(seconds, size, bucket, proxy, caplog):
     if seconds == OUTAGE_SECONDS:  # a short one may end before the first word of it
         assert "the storage has failed for" in caplog.text
         assert "the storage answers again" in caplog.text
-    assert Look(bucket).latest > before
-    Look(bucket).assert_clean()
+    assert committed(root)[-1] > before
+    assert root.uploads() == folders(tree(root)).uncommitted == []
     again = NumpyRun(accumulation_steps=CYCLE, size=size, seed=5)
-    point = CheckpointManager(root_of(proxy, bucket)).restore(again)
-    assert point.checkpoint == Look(bucket).latest
+    point = CheckpointManager(url, storage_options=options).restore(again)
+    assert point.checkpoint == committed(root)[-1]
     straight = NumpyRun(accumulation_steps=CYCLE, size=size)
     for _ in straight.train_until(again.batches):
         pass

@@ -2,21 +2,22 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
-from support.runs.bucket import CYCLE, Look, digest_at, digest_of, opened
+from support.runs.roots import Store
+from support.runs.scenario import attempts, batches_of, committed, digest_at, digest_of, new_run, tree
 from support.servers.faults import RequestFault
 
 from ckptkit.errors import StaleAttemptError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import System
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.testing.state import NumpyRun
 
 
 def job(storage, at_once, host):
     """Start, train and save twice; returns the last checkpoint, or the error that stopped it."""
-    run = NumpyRun(accumulation_steps=CYCLE)
+    run = new_run()
     manager = CheckpointManager(storage, keep=KeepLatest(2), system=System(host=host))
     at_once.wait(60)
     try:
@@ -34,41 +35,34 @@ def job(storage, at_once, host):
     return name
 
 
-# Whose reply is dropped: of the put that opens the attempt, of a COMMIT.
-DROPPED = {
-    "none": None,
-    "attempt": {"path": "*attempts/*", "nth": 1},
-    "commit": {"path": "*/COMMIT*", "nth": 1},
-}
-
-
+# The put whose reply is dropped.
+DROPPED = {"none": None, "attempt": "*attempts/*", "commit": "*/COMMIT*"}
 RACES = 50  # in full; the default suite has a few
 
 
 @pytest.mark.parametrize(
     ("dropped", "races"),
-    [("commit", 2), *(pytest.param(one, RACES, marks=pytest.mark.extended) for one in ("none", "attempt"))],
+    [("commit", 2), *(pytest.param(put, RACES, marks=pytest.mark.extended) for put in ("none", "attempt"))],
 )
-def test_exactly_one_of_two_jobs_goes_on(dropped, races, bucket, proxy):
-    storages = [opened(proxy.endpoint, bucket, seed=number) for number in range(2)]
-    reader = opened(bucket.endpoint, bucket)
-    for race in range(races):
-        before = Look(bucket).committed
-        fault = DROPPED[dropped] and proxy.inject(RequestFault("reset_after", method="PUT", **DROPPED[dropped]))
-        at_once = threading.Barrier(2)
-        with ThreadPoolExecutor(2) as pool:
-            jobs = [pool.submit(job, storage, at_once, f"host-{n}") for n, storage in enumerate(storages)]
-            outcomes = [one.result(timeout=120) for one in jobs]
-        assert fault is None or fault.fired == 1
-        proxy.clear()
-        stopped = [one for one in outcomes if isinstance(one, StaleAttemptError)]
-        gone_on = [one for one in outcomes if not isinstance(one, StaleAttemptError)]
-        assert len(stopped) == len(gone_on) == 1, (race, outcomes)
-        look = Look(bucket)
-        assert look.latest == gone_on[0]
-        assert set(look.committed) <= {*before, *look.committed[-2:]}
-        newest = max(look.attempts())
-        assert gone_on[0].startswith(f"a{newest:06d}-")
-        for name in look.committed:
-            batches = int(name[9:19]) * CYCLE + int(name[21:25])
-            assert digest_of(reader, name) == digest_at(batches), name
+def test_exactly_one_of_two_jobs_goes_on(dropped, races, store, proxy):
+    root = store.new()
+    with closing(Store(proxy.endpoint)) as by_proxy:
+        storages = [root.through(by_proxy).storage() for _ in range(2)]
+        for race in range(races):
+            before = committed(root)
+            path = DROPPED[dropped]
+            fault = path and proxy.inject(RequestFault("reset_after", method="PUT", path=path))
+            at_once = threading.Barrier(2)
+            with ThreadPoolExecutor(2) as pool:
+                jobs = [pool.submit(job, storage, at_once, f"host-{n}") for n, storage in enumerate(storages)]
+                outcomes = [future.result(timeout=120) for future in jobs]
+            assert fault is None or fault.fired == 1
+            proxy.clear()
+            (stopped,) = [outcome for outcome in outcomes if isinstance(outcome, StaleAttemptError)]
+            (gone_on,) = [outcome for outcome in outcomes if outcome is not stopped]
+            names = committed(root)
+            assert names[-1] == gone_on, race
+            assert set(names) <= {*before, *names[-2:]}
+            assert gone_on.startswith(f"a{max(attempts(tree(root))):06d}-")
+            for name in names:
+                assert digest_of(root, name) == digest_at(batches_of(name)), name

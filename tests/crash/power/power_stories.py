@@ -23,7 +23,7 @@ from ckptkit.storage.direct import DirectWriter
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.interchange.exporting import export_weights
 from ckptkit.tools.prune import Rule, plan_prune, prune
-from crash.test_away import Quiet
+from ckptkit.tools.watch import CheckpointWatch
 
 OLD = b"what was there before" * 999
 
@@ -136,7 +136,7 @@ def copy(source: Path, target: Path) -> None:
     tokens = (f"{number:032x}" for number in itertools.count(1))
     request = CopyRequest(None, lambda: datetime(2026, 1, 2, tzinfo=timezone.utc), lambda: next(tokens))
     storages = [LocalStorage(one, large_files=DirectWriter(buffer_bytes=4096)) for one in (source, target)]
-    copy_run(*storages, request, Quiet())
+    copy_run(*storages, request, CheckpointWatch())
 
 
 class Copying:

@@ -22,14 +22,7 @@ SHARED = Path("/dev/shm")  # noqa: S108 - it is only looked at
 
 
 class Supervised:
-    """One ``ckptkit run``, whose processes can be told from all others.
-
-    Args:
-        command: What it runs.
-        options: Of ``ckptkit run``.
-        folder: Where.
-        within: Programs that start it, such as one that enters a control group.
-    """
+    """One ``ckptkit run``, whose processes can be told from all others."""
 
     def __init__(self, command: Sequence[str], *options: str, folder: Path, within: Sequence[str] = ()) -> None:
         self._mark = uuid.uuid4().hex

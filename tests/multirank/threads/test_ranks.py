@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crash.test_away import Quiet
 from support.runs.grown import opened
 from support.runs.ranks import CYCLE, SIZE, check_whole, committed, digests_at, job, new_run
 from support.thread_ranks import Ended, RankLostError, ThreadWorld, results_of, run_ranks
@@ -33,6 +32,7 @@ from ckptkit.storage import LocalStorage, Storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
+from ckptkit.tools.watch import CheckpointWatch
 
 
 def test_every_rank_goes_on_with_its_own_bits(tmp_path: Path) -> None:
@@ -648,7 +648,7 @@ def test_copy_of_run_with_many_ranks_resumes(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     results_of(job(here, 3, 7))
     request = CopyRequest(None, lambda: datetime(2030, 1, 1, tzinfo=timezone.utc), lambda: "1" * 32)
-    copy_run(LocalStorage(here), LocalStorage(there), request, Quiet())
+    copy_run(LocalStorage(here), LocalStorage(there), request, CheckpointWatch())
     assert committed(there) == committed(here)
     lives = results_of(job(there, 3, 12))
     assert {one.began for one in lives} == {6}

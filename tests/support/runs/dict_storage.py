@@ -15,12 +15,7 @@ PAGE = 1000  # entries of one list request of an object store
 
 
 class DictStorage:
-    """Files in a dict.
-
-    Attributes:
-        files: Contents by key.
-        unfinished: Keys of writes that never ended.
-    """
+    """Files in a dict."""
 
     url = "dict://run"
     is_remote = True
@@ -94,11 +89,7 @@ class DictStorage:
 
 
 class Counted(FaultyStorage):
-    """Counts what an object store would be asked: a request per call, and per page of a listing.
-
-    Attributes:
-        pages: Of all listings.
-    """
+    """Counts what an object store would be asked: a request per call, and per page of a listing."""
 
     def __init__(self, inner, faults=()) -> None:
         super().__init__(inner, faults)

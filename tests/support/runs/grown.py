@@ -45,13 +45,7 @@ def train(run: NumpyRun, batches: int) -> None:
 
 
 def grow(root: Path | Storage, *saves_at: int, embedding: float | None = None) -> list[str]:
-    """One attempt on ``root``, which saves after each of the given micro-steps; returns the names.
-
-    Args:
-        root: The run root.
-        saves_at: Micro-steps since the run's first start.
-        embedding: Gives the frozen tensor another content, so that attempts have different frozen files.
-    """
+    """One attempt on ``root``, which saves after each of the given micro-steps; returns the names."""
     run = WatchedRun()
     names = []
     with CheckpointManager(root, save=ON_REQUEST, keep=KeepLatest(100)) as manager:

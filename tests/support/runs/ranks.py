@@ -57,15 +57,7 @@ class Mortal:
 
 @dataclass
 class Life:
-    """What became of one rank.
-
-    Attributes:
-        began: Batches delivered at its start.
-        checkpoint: What it restored.
-        digest: Of its state at the end.
-        restored: Digest right after the restore.
-        saved: Names that its saves returned.
-    """
+    """What became of one rank."""
 
     began: int
     checkpoint: str | None

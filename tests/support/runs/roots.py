@@ -7,9 +7,11 @@ product's storage is repeated in its tests. Only `Root.storage` is the product's
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +22,7 @@ from ckptkit.storage.s3.options import Client, S3Options, connect
 from ckptkit.storage.s3.requests import Bucket
 from ckptkit.storage.s3.retry import Patience, Retry
 from ckptkit.storage.s3.storage import S3Storage
+from support.clock import Clock
 from support.servers.client import ACCESS_KEY, SECRET_KEY, s3_client
 
 Tree = dict[str, bytes]
@@ -95,18 +98,21 @@ class LocalRoot:
 
 
 class Store:
-    """An S3 server: one client for all roots of it, since making one takes longer than a save.
+    """An S3 server: one client for all roots of it, since making one takes longer than a save."""
 
-    Args:
-        endpoint: Its URL.
-        part_bytes: What the product sends at once.
-        patience: For how long the product repeats a request; it never really waits.
-    """
-
-    def __init__(self, endpoint: str, *, part_bytes: int = 5 << 20, patience: timedelta = timedelta(seconds=60)):
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        part_bytes: int = 5 << 20,
+        patience: timedelta = timedelta(seconds=60),
+        request_timeout: timedelta = Patience.request,
+        real: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.endpoint = endpoint
         self.part_bytes = part_bytes
-        self.patience = patience
+        self._patience = Patience(request_timeout, patience, patience)
+        self._real = real
         self.contents: dict[tuple[str, int], bytes] = {}
 
     @property
@@ -120,11 +126,12 @@ class Store:
 
     @cached_property
     def products(self) -> Client:
-        options = S3Options.of(self.options, "s3")
+        options = S3Options.of({**self.options, "request_timeout": self._patience.request}, "s3")
         return connect(options, {}, options.keys(), "us-east-1")
 
     def retry(self) -> Retry:
-        return Retry(Patience(retrying=self.patience, first=self.patience), wait=lambda seconds: None)
+        clock = Clock(self._real)
+        return Retry(self._patience, monotonic=clock, wait=clock.wait, rng=random.Random(1))
 
     def new(self) -> BucketRoot:
         """A root in a bucket of its own."""
@@ -138,12 +145,7 @@ class Store:
 
 
 class BucketRoot:
-    """The folder ``run`` of a bucket that has nothing else in it.
-
-    Args:
-        store: Its server, or a proxy of that.
-        bucket: Its name.
-    """
+    """The folder ``run`` of a bucket that has nothing else in it."""
 
     def __init__(self, store: Store, bucket: str) -> None:
         self.store = store

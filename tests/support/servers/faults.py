@@ -56,15 +56,7 @@ REFUSALS: Mapping[str, Refusal] = {
 
 
 class Request(NamedTuple):
-    """One request that reached a proxy.
-
-    Attributes:
-        method: Such as ``"PUT"``.
-        path: As it was sent, percent-encoded.
-        query: What follows the question mark, without it.
-        action: What a fault was to do to it, or None.
-        headers: Those that say what is asked for, names in lower case; no signature.
-    """
+    """One request that reached a proxy."""
 
     method: str
     path: str
@@ -74,37 +66,7 @@ class Request(NamedTuple):
 
 
 class RequestFault:
-    """Something that happens to a request, and how often it did.
-
-    Args:
-        action: One of
-
-            - ``"500"``, ``"503"``, ``"slow_down"``, ``"denied"``, ``"expired"``, ``"quota"``: that error is the answer,
-              after the whole request was read; nothing reaches the server.
-            - ``"reset_before"``: the connection is reset before anything reaches the server.
-            - ``"reset_mid_body"``: half of the request's body is taken (its first chunk, if it is sent in chunks;
-              nothing if it has none), then the connection is reset; nothing reaches the server.
-            - ``"reset_after"``: the server did it, but the client gets a reset in place of the answer.
-            - ``"truncate"``: half of the answer's body, then an orderly end of the connection.
-            - ``"stall_request"``: nothing is answered and, beyond the first 8 MiB, nothing read until
-              `FaultProxy.release`, which lets the request through, or until the client leaves.
-            - ``"stall_body"``: half of the answer's body, then nothing until released or the client leaves.
-        method: Which methods count: one, several, or None for all.
-        path: Shell pattern (``*`` also matches ``/``) for path and query as they are sent.
-        nth: Happens at the ``nth`` request that counts, from 1.
-        times: How often it strikes at most, from that one on; None for always.
-        probability: Strikes each of those only this often.
-        rng: Where the probability is drawn, one number per request that counts from the ``nth`` on. The same seed gives
-            the same faults only where the requests come in the same order.
-
-    Attributes:
-        fired: How often it happened; a test that injects a fault asserts it. ``"truncate"`` and ``"stall_body"`` do not
-            happen to an answer without a body.
-
-    Raises:
-        ValueError: If the action is unknown, ``nth`` or ``times`` is less than 1, or only one of ``probability`` and
-            ``rng`` is given.
-    """
+    """Something that happens to a request, and how often it did."""
 
     def __init__(
         self,

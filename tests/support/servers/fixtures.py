@@ -23,13 +23,7 @@ _RADOSGW = Path(__file__).with_name("radosgw.sh")
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of one test.
-
-    Attributes:
-        name: Its name, which no other test has.
-        endpoint: URL of the server, without any proxy.
-        client: A botocore client of that server, to look at what really lies there.
-    """
+    """A bucket of one test."""
 
     name: str
     endpoint: str
@@ -102,11 +96,7 @@ def proxy(moto: MotoServer) -> Iterator[FaultProxy]:
 
 @dataclass(frozen=True)
 class Radosgw:
-    """A Ceph gateway that runs.
-
-    Attributes:
-        port: Where, on loopback.
-    """
+    """A Ceph gateway that runs."""
 
     port: int
 

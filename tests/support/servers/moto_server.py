@@ -30,14 +30,7 @@ _STOP_SECONDS = 10
 
 
 class MotoServer:
-    """One moto; a context manager.
-
-    Args:
-        smallest_part_bytes: Of an upload in parts, but for the last; as S3 has it by default.
-        address: Where it listens, in the network namespace of the thread that starts it.
-        port: Where it listens; 0 for any that is free.
-        folder: Keeps what it holds, for the next server; without it, that is in memory only.
-    """
+    """One moto; a context manager."""
 
     def __init__(
         self, *, smallest_part_bytes: int = 5 << 20, address: str = HOST, port: int = 0, folder: Path | None = None
@@ -55,11 +48,7 @@ class MotoServer:
         return f"http://{self._address}:{self.port}"
 
     def start(self) -> Self:
-        """Start it and return when it answers.
-
-        Raises:
-            RuntimeError: If it ended instead.
-        """
+        """Start it and return when it answers."""
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
             # Isolated, or the modules beside this file would hide others of the same names from moto.
@@ -141,9 +130,6 @@ class _Kept:
     """What moto holds as files of a folder; each is a line of JSON about the object, then its bytes.
 
     The line says which address the object came from, too.
-
-    Args:
-        folder: Has a folder for each bucket.
     """
 
     def __init__(self, folder: Path) -> None:

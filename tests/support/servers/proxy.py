@@ -1,70 +1,143 @@
 """A proxy in front of an S3 server, which fails, stalls or goes away exactly where a test says.
 
-Guarantees: without faults it passes bytes on unchanged, both ways; with one, what reached the server lies there and
-nothing else; `FaultProxy.down`, `up`, `release` and `stop` have done it when they return; it never waits for a clock.
-It is no model of a server's load: all faults are injected ones. HTTP/1.1 without TLS, on loopback. Any thread.
-
-A client that leaves a stalled upload is noticed if all it sent fits the buffers between, which is so up to 8 MiB; one
-that leaves a larger one is noticed when that is released, or when the proxy goes down.
+Guarantees: without faults it passes requests and answers on, each when it is whole; with one, what reached the server
+lies there and nothing else; `FaultProxy.down`, `up`, `release` and `stop` have done it when they return; it never waits
+for a clock. All faults are injected ones. HTTP/1.1 without TLS, on loopback. Any thread.
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import functools
+import http.client
+import select
 import socket
+import struct
 import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from datetime import timedelta
-from typing import TypeVar
+from http.server import BaseHTTPRequestHandler
 
 from typing_extensions import Self
 
-from support.servers.exchange import Exchange, ResetError
-from support.servers.faults import Request, RequestFault
-from support.servers.wire import Head, Peer, reset_at_close
+from support.servers.faults import REFUSALS, Request, RequestFault
 
 HOST = "127.0.0.1"
 _LONG_SECONDS = 30  # for what takes moments, so that a mistake here does not hang a test
 _LOGGED = frozenset(
     {"content-length", "content-md5", "content-type", "expect", "host", "if-match", "if-none-match", "range"}
 )
+_OF_ONE_HOP = frozenset({"connection", "keep-alive", "te", "transfer-encoding", "content-length", "expect"})
 
-T = TypeVar("T")
+
+class ResetError(ConnectionError):
+    """The client's connection is to be reset, by a fault."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection of a client; each request has a connection to the server of its own."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: FaultProxy  # type: ignore[assignment]
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _exchange(self) -> None:
+        fault = self.server.judge(self.requestline, dict(self.headers.items()))
+        action = fault.action if fault else None
+        if fault and action in ("reset_before", "reset_mid_body"):
+            if action == "reset_mid_body":
+                self.rfile.read(int(self.headers.get("Content-Length", 0)) // 2)
+            fault.happened()
+            raise ResetError
+        body = self._body()
+        if fault and action in REFUSALS:
+            refusal = REFUSALS[action]
+            fault.happened()
+            self._answer(f"HTTP/1.1 {refusal.status}", {"Content-Type": "application/xml"}, refusal.document())
+            return
+        if fault and action == "stall_request":
+            fault.happened()
+            self.server.stall(self.connection)
+        status, fields, data = self._passed_on(body)
+        if fault and action == "reset_after":
+            fault.happened()
+            raise ResetError
+        if not (fault and action in ("truncate", "stall_body") and data):
+            self._answer(status, fields, data)
+            return
+        fault.happened()
+        half = len(data) // 2
+        self._answer(status, fields, data, sent_bytes=half)
+        if action == "truncate":
+            self.close_connection = True
+        else:
+            self.server.stall(self.connection)
+            self.wfile.write(data[half:])
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _exchange  # noqa: N815 - http.server's names
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        chunks = []
+        while size_bytes := int(self.rfile.readline().split(b";")[0], 16):
+            chunks.append(self.rfile.read(size_bytes))
+            self.rfile.readline()
+        while self.rfile.readline() != b"\r\n":
+            pass
+        return b"".join(chunks)
+
+    def _passed_on(self, body: bytes) -> tuple[str, dict[str, str], bytes]:
+        """The server's answer: its first line, its fields and its body."""
+        dropped = {"if-match", "if-none-match"} if self.server.without_conditions else set()
+        connection = http.client.HTTPConnection(*self.server.upstream, timeout=_LONG_SECONDS)
+        try:
+            connection.putrequest(*self.requestline.split(" ")[:2], skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if name.lower() not in _OF_ONE_HOP | dropped:
+                    connection.putheader(name, value)
+            if body or self.command in ("PUT", "POST"):
+                connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            fields = {name: value for name, value in answer.getheaders() if name.lower() not in _OF_ONE_HOP}
+            if self.command == "HEAD":
+                fields["Content-Length"] = answer.headers["Content-Length"] or "0"
+            return f"HTTP/1.1 {answer.status} {answer.reason}", fields, answer.read()
+        finally:
+            connection.close()
+
+    def _answer(self, status: str, fields: dict[str, str], data: bytes, sent_bytes: int | None = None) -> None:
+        has_no_body = self.command == "HEAD" or status.split(" ")[1] in ("204", "304")
+        length = {} if has_no_body else {"Content-Length": str(len(data))}
+        closes = {"Connection": "close"} if self.close_connection else {}
+        head = [status, *(f"{name}: {value}" for name, value in {**fields, **length, **closes}.items()), "", ""]
+        self.wfile.write("\r\n".join(head).encode("latin-1") + (b"" if has_no_body else data[:sent_bytes]))
 
 
 class FaultProxy:
     """A proxy with faults in it; a context manager.
 
-    Args:
-        upstream_host: Where the requests go.
-        upstream_port: The port there.
-
-    Attributes:
-        without_conditions: Drop ``If-Match`` and ``If-None-Match`` from every request, so that the server acts as one
-            that does not know them. Only for servers that check no signatures, which cover these headers.
+    ``without_conditions`` drops ``If-Match`` and ``If-None-Match``, for servers that check no signatures of them.
     """
 
     def __init__(self, upstream_host: str, upstream_port: int) -> None:
+        self.upstream = (upstream_host, upstream_port)
         self.without_conditions = False
-        self._connect = functools.partial(Peer.connect, upstream_host, upstream_port)
         self._lock = threading.Lock()
         self._faults: list[RequestFault] = []
         self._requests: list[Request] = []
-        self._stalls: set[asyncio.Event] = set()
+        self._stalls: set[socket.socket] = set()  # of each stall the end that lets it go on
         self._stalled = threading.Condition(self._lock)
         self._broken: list[BaseException] = []
         # Bound as long as the proxy lives, so that nobody else gets the port while it is down: not even a client that
         # connects to it, which without this may be given the very port as its own and then speak to itself.
         self._place = _bound(0)
         self.port: int = self._place.getsockname()[1]
-        self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
-        self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
-        # The loop's thread only, from here on.
         self._listener: socket.socket | None = None
-        self._clients: dict[asyncio.Task[None], socket.socket] = {}
+        self._accepting: threading.Thread | None = None
+        self._clients: dict[threading.Thread, socket.socket] = {}
 
     @property
     def endpoint(self) -> str:
@@ -77,31 +150,15 @@ class FaultProxy:
         with self._lock:
             return list(self._requests)
 
-    def start(self) -> Self:
-        """Start it; it can be started once, and is up."""
-        self._thread.start()
-        self._started.result(_LONG_SECONDS)
+    def __enter__(self) -> Self:
         self.up()
         return self
 
-    def stop(self) -> None:
-        """Reset what is open and end it.
-
-        Raises:
-            AssertionError: If something in the proxy itself went wrong meanwhile.
-        """
+    def __exit__(self, *_: object) -> None:
         self.down()
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(_LONG_SECONDS)
         self._place.close()
         if self._broken:
             raise AssertionError("the proxy is wrong, not what it tests") from self._broken[0]
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def inject(self, fault: RequestFault) -> RequestFault:
         """Add ``fault``, which counts requests from now on, and return it.
@@ -119,122 +176,66 @@ class FaultProxy:
 
     def down(self) -> None:
         """Refuse connections, and reset those that are open; nothing happens if it is down already."""
-        self._do(self._go_down())
+        if self._listener is None or self._accepting is None:
+            return
+        self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread that accepts
+        self._accepting.join(_LONG_SECONDS)
+        self._listener.close()
+        self._listener = None
+        with self._lock:
+            clients = dict(self._clients)
+        for thread, connection in clients.items():
+            with suppress(OSError):  # closed already
+                _reset_at_close(connection)
+                connection.shutdown(socket.SHUT_RD)  # its thread hears that the client has left
+            thread.join(_LONG_SECONDS)
 
     def up(self) -> None:
         """Listen again, on the same port; nothing happens if it is up already."""
-        self._do(self._go_up())
+        if self._listener is None:
+            self._listener = _bound(self.port)
+            self._listener.listen(128)
+            self._accepting = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
+            self._accepting.start()
 
     def release(self) -> None:
         """Let everything go on that is stalled now."""
-        self._do(self._release())
+        with self._lock:
+            for stall in self._stalls:
+                stall.send(b"x")
 
     def wait_stalled(self, count: int = 1, timeout: timedelta = timedelta(seconds=_LONG_SECONDS)) -> None:
-        """Return when ``count`` requests are stalled.
-
-        Raises:
-            TimeoutError: If that does not come to be.
-        """
+        """Return when ``count`` requests are stalled."""
         with self._stalled:
             if not self._stalled.wait_for(lambda: len(self._stalls) >= count, timeout.total_seconds()):
                 raise TimeoutError(f"{len(self._stalls)} requests are stalled, not {count}, after {timeout}")
 
     def wait_unstalled(self, timeout: timedelta = timedelta(seconds=_LONG_SECONDS)) -> None:
-        """Return when nothing is stalled, such as after the clients left.
-
-        Raises:
-            TimeoutError: If that does not come to be.
-        """
+        """Return when nothing is stalled, such as after the clients left."""
         with self._stalled:
             if not self._stalled.wait_for(lambda: not self._stalls, timeout.total_seconds()):
                 raise TimeoutError(f"{len(self._stalls)} requests are still stalled after {timeout}")
 
-    def _do(self, action: Coroutine[object, object, T]) -> T:
-        """Run ``action`` in the loop's thread and wait for it."""
-        return asyncio.run_coroutine_threadsafe(action, self._loop).result(_LONG_SECONDS)
+    def stall(self, connection: socket.socket) -> None:
+        """Return when released; raises a ConnectionResetError if the client left before that."""
+        mine, theirs = socket.socketpair()
+        with mine, theirs:
+            with self._stalled:
+                self._stalls.add(theirs)
+                self._stalled.notify_all()
+            try:
+                if mine not in select.select([mine, connection], [], [])[0]:
+                    raise ConnectionResetError("the client left a stalled request")
+            finally:
+                with self._stalled:
+                    self._stalls.discard(theirs)
+                    self._stalled.notify_all()
 
-    def _run(self) -> None:
-        asyncio.run(self._live())
-
-    async def _live(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
-        self._started.set_result(None)
-        await self._over.wait()
-
-    async def _go_up(self) -> None:
-        if self._listener is None:
-            self._listener = _bound(self.port)
-            self._listener.setblocking(False)
-            self._listener.listen(128)
-            self._loop.add_reader(self._listener, self._accept, self._listener)
-
-    async def _go_down(self) -> None:
-        if self._listener is None:
-            return
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
-        self._listener = None
-        for task, connection in self._clients.items():
-            reset_at_close(connection)
-            task.cancel()
-        if self._clients:
-            await asyncio.wait(self._clients)
-
-    async def _release(self) -> None:
-        with self._lock:
-            for stall in self._stalls:
-                stall.set()
-
-    def _accept(self, listener: socket.socket) -> None:
-        # Not asyncio's server: that one may have a connection in hand, known to nobody, when it is closed.
-        try:
-            connection, _ = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        connection.setblocking(False)
-        # asyncio leaves this out for a socket that somebody else made; without it, an answer's body waits 40 ms for the
-        # client to acknowledge the head.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = asyncio.ensure_future(self._serve(connection))
-        self._clients[task] = connection
-        task.add_done_callback(self._served)
-
-    def _served(self, task: asyncio.Task[None]) -> None:
-        self._clients.pop(task).close()
-        if not task.cancelled() and (exception := task.exception()) is not None:
-            self._broken.append(exception)
-
-    async def _serve(self, connection: socket.socket) -> None:
-        """Exchanges on one connection, until one of both sides ends it."""
-        client = await Peer.accepted(connection)
-        try:
-            while await self._exchange(client, await client.head()):
-                pass
-            await client.close()
-        except (ResetError, OSError):
-            reset_at_close(connection)
-        except EOFError:  # half an answer stays half an answer
-            pass
-        finally:
-            await client.abandon()
-
-    def _exchange(self, client: Peer, head: Head) -> Coroutine[object, object, bool]:
-        fault = self._judge(head)
-        return Exchange(
-            client,
-            head,
-            fault,
-            connect=self._connect,
-            without_conditions=self.without_conditions,
-            stalling=self._stalling,
-        ).run()
-
-    def _judge(self, head: Head) -> RequestFault | None:
+    def judge(self, line: str, fields: dict[str, str]) -> RequestFault | None:
         """Log a request, and find what is to happen to it."""
-        method, target, _ = head.first_line.split(" ")
+        method, target, _ = line.split(" ")
         path, _, query = target.partition("?")
-        said = {name.lower(): value for name, value in head.fields}
+        said = {name.lower(): value for name, value in fields.items()}
         headers = {name: value for name, value in said.items() if name in _LOGGED or name.startswith("x-amz-")}
         with self._lock:
             struck = [fault for fault in self._faults if fault.strikes(method, target)]
@@ -242,18 +243,28 @@ class FaultProxy:
             self._requests.append(Request(method, path, query, fault.action if fault else None, headers))
         return fault
 
-    @contextmanager
-    def _stalling(self, released: asyncio.Event) -> Iterator[None]:
-        """Have a request among those that `release` lets go on."""
-        with self._stalled:
-            self._stalls.add(released)
-            self._stalled.notify_all()
-        try:
-            yield
-        finally:
-            with self._stalled:
-                self._stalls.discard(released)
-                self._stalled.notify_all()
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, address = listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(connection, address), daemon=True)
+            with self._lock:
+                self._clients[thread] = connection
+            thread.start()
+
+    def _serve(self, connection: socket.socket, address: tuple[str, int]) -> None:
+        with connection:
+            try:
+                _Handler(connection, address, self)  # type: ignore[arg-type]
+            except (OSError, http.client.HTTPException):
+                with suppress(OSError):
+                    _reset_at_close(connection)
+            except BaseException as error:  # noqa: BLE001 - told when the proxy ends
+                self._broken.append(error)
+        with self._lock:
+            del self._clients[threading.current_thread()]
 
 
 def _bound(port: int) -> socket.socket:
@@ -262,3 +273,8 @@ def _bound(port: int) -> socket.socket:
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     place.bind((HOST, port))
     return place
+
+
+def _reset_at_close(connection: socket.socket) -> None:
+    """Make closing the connection a reset, which takes even what the other side has not read yet."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

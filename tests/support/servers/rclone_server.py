@@ -19,11 +19,7 @@ _STOP_SECONDS = 10
 
 
 class RcloneServer:
-    """One ``rclone serve s3``; a context manager.
-
-    Args:
-        folder: Where its buckets are folders.
-    """
+    """One ``rclone serve s3``; a context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -37,12 +33,7 @@ class RcloneServer:
         return f"http://{HOST}:{self.port}"
 
     def start(self) -> Self:
-        """Start it and return when it listens.
-
-        Raises:
-            FileNotFoundError: If there is no rclone.
-            RuntimeError: If it ended instead.
-        """
+        """Start it and return when it listens."""
         command = ["rclone", "serve", "s3", "--config", "", "--addr", f"{HOST}:0"]
         self._process = subprocess.Popen(
             [*command, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", self._folder], stderr=subprocess.PIPE, text=True

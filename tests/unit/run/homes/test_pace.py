@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support.runs.bucket import Clock
+from support.clock import Clock
 
 from ckptkit.run.upload import UploadPace
 

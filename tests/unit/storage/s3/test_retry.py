@@ -7,7 +7,7 @@ import weakref
 from datetime import timedelta
 
 import pytest
-from support.runs.bucket import Clock
+from support.clock import Clock
 
 from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError

@@ -11,7 +11,7 @@ import pytest
 from botocore import exceptions as botocore
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError
-from support.runs.bucket import Clock
+from support.clock import Clock
 from urllib3 import HTTPResponse
 
 from ckptkit.core.worker import Latch
