@@ -45,12 +45,7 @@ Change = TypeVar("Change")
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is tried for one mutant.
-
-    Attributes:
-        seconds: Of tests, as long as they took when the lines were recorded.
-        cases: At most so many cases of one test function.
-    """
+    """How much is tried for one mutant."""
 
     seconds: float
     cases: int
@@ -148,11 +143,7 @@ def spread(folder: Path, waiting: list[Change], workers: int, act: Callable[[Cop
 
 
 class Copy:
-    """A copy of the repository in which one mutant at a time is tried.
-
-    Args:
-        folder: Made anew.
-    """
+    """A copy of the repository in which one mutant at a time is tried."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -165,11 +156,7 @@ class Copy:
             shutil.copy2(REPOSITORY / name, folder / name)
 
     def check(self, tests: Sequence[str]) -> None:
-        """Run ``tests`` on unchanged code.
-
-        Raises:
-            RuntimeError: If one fails: then it would fail for every mutant.
-        """
+        """Run ``tests`` on unchanged code."""
         verdict, by = self._run(tests, 0)
         if verdict != "survived":
             raise RuntimeError(f"{by} fails without a mutant; {self.folder / 'said'} has its words")

@@ -11,12 +11,7 @@ from coverage.numbits import numbits_to_nums
 
 
 class CoverageMap:
-    """Tests by line.
-
-    Args:
-        folder: Holds ``lines``, which coverage wrote with a context for each test, and ``durations``, pytest-split's.
-        collected: The tests that may be chosen, as pytest names them.
-    """
+    """Tests by line."""
 
     def __init__(self, folder: Path, collected: set[str]) -> None:
         self._seconds: dict[str, float] = json.loads((folder / "durations").read_text())

@@ -17,11 +17,7 @@ _HUNK = re.compile(r"@@ -(\d+)")
 
 @dataclass(frozen=True)
 class Patch:
-    """One defect.
-
-    Attributes:
-        file: The patch.
-    """
+    """One defect."""
 
     file: Path
 
@@ -50,11 +46,7 @@ class Patch:
 
     @contextmanager
     def planted(self, folder: Path) -> Iterator[None]:
-        """Have the copy of the repository in ``folder`` hold the defect.
-
-        Raises:
-            CalledProcessError: If the patch does not fit.
-        """
+        """Have the copy of the repository in ``folder`` hold the defect."""
         self._apply(folder)
         try:
             yield

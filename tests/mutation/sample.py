@@ -26,14 +26,7 @@ NOT_MUTATED = ("mindspore/demo.py",)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change.
-
-    Attributes:
-        path: The module, from the repository's root.
-        number: Which of the module's mutants.
-        lines: First and last line of the statement that changes; of an ``if``, ``for`` or the like, of the expression.
-        diff: The changed lines, without context.
-    """
+    """One change."""
 
     path: str
     number: int

@@ -11,17 +11,7 @@ import pytest
 
 
 class BadDisk:
-    """Reads of files whose paths hold one of ``parts`` fail, below whatever root.
-
-    Args:
-        parts: Of paths.
-        number: The error's.
-        first: The first such read that fails, from 0.
-        times: How many of them fail; None for all.
-
-    Attributes:
-        fired: How many failed.
-    """
+    """Reads of files whose paths hold one of ``parts`` fail, below whatever root."""
 
     def __init__(self, *parts: str, number: int = errno.EIO, first: int = 0, times: int | None = None) -> None:
         self._parts = parts

@@ -31,15 +31,7 @@ def mark_extended(items: Sequence[pytest.Item]) -> None:
 
 
 def covering(cases: Sequence[dict[str, str]], strength: int) -> list[int]:
-    """The numbers of some cases in which every combination of ``strength`` values occurs that occurs in any case.
-
-    Args:
-        cases: The value of each parameter by its name; all with the same parameters.
-        strength: How many parameters are combined.
-
-    Returns:
-        Numbers of cases in rising order, chosen greedily: the case that adds most comes first, of equals the first one.
-    """
+    """The numbers of some cases in which every combination of ``strength`` values occurs that occurs in any case."""
     columns = {tuple(case[name] for case in cases) for name in cases[0]}  # parameters that always go together are one
     axes = sorted(columns)
     found = [

@@ -11,16 +11,7 @@ import pytest
 
 
 class InterruptedStart:
-    """Ctrl-C that arrives in ``Thread.start``, for the first thread of a name.
-
-    Args:
-        monkeypatch: Takes it away after the test.
-        name: Name of the thread.
-        runs: Whether the thread has been started by then.
-
-    Attributes:
-        fired: How often it arrived.
-    """
+    """Ctrl-C that arrives in ``Thread.start``, for the first thread of a name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, *, runs: bool) -> None:
         self.fired = 0
@@ -41,15 +32,6 @@ class InterruptedCall:
     """Ctrl-C at the ``nth`` place where Python lets a signal in, counted in some modules: where a call begins or ends.
 
     A context. The places are those of the thread that enters it, and of it alone.
-
-    Args:
-        nth: Which place, from 1.
-        modules: Whose functions are interrupted.
-        counts: Whether the places count at this moment.
-        act: What a signal handler does there, in place of Ctrl-C.
-
-    Attributes:
-        fired: How often it arrived.
     """
 
     def __init__(

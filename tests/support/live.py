@@ -21,12 +21,7 @@ SMALL_BUFFER_BYTES = 64
 
 
 class Live:
-    """Leaves in memory of their own.
-
-    Args:
-        leaves: Name, role, lifetime, dtype and shape of each.
-        copying: Whether looking at the cycle's leaves copies them, as on an accelerator.
-    """
+    """Leaves in memory of their own."""
 
     def __init__(self, *leaves: tuple[str, Role, Lifetime, str, tuple[int, ...]], copying: bool = False) -> None:
         rng = np.random.default_rng(3)
@@ -70,13 +65,7 @@ class Live:
 
 
 class Writer:
-    """Reads every shard of ``window`` as `ckptkit.checkpoint.write` does, in steps.
-
-    Args:
-        window: A window that was opened just now.
-        live: Whose bytes it must find, those of this moment.
-        settled: Whether the frozen leaves have been written before, so that they are read once.
-    """
+    """Reads every shard of ``window`` as `ckptkit.checkpoint.write` does, in steps."""
 
     def __init__(self, window: Window, live: Live, *, settled: bool = False) -> None:
         self.window = window
@@ -202,11 +191,7 @@ LONG_SECONDS = 60.0
 
 
 class Stall:
-    """What a storage does at one call: it waits there until it is let go.
-
-    Attributes:
-        reached: Set when it waits.
-    """
+    """What a storage does at one call: it waits there until it is let go."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()

@@ -14,11 +14,7 @@ from ckptkit.core.tensors import Array
 
 
 class MemorySource:
-    """Reads tensors from arrays; a `ckptkit.core.contents.Source`.
-
-    Args:
-        tensors: C-contiguous arrays by name.
-    """
+    """Reads tensors from arrays; a `ckptkit.core.contents.Source`."""
 
     def __init__(self, tensors: Mapping[str, Array]) -> None:
         self._tensors = tensors

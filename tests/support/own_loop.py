@@ -11,15 +11,7 @@ from support.training import NOTES, digest, disturb, rng_digest
 
 
 class OwnLoop:
-    """Trains a cell on resumable batches, and notes what is there after every micro-step.
-
-    Args:
-        root: The run root.
-        cell: The train cell.
-        batches: What `ckptkit.data.resumable` gave.
-        state: The state manager over both, if it is not the plain one.
-        options: Those of the manager, as `support.options.grouped` takes them.
-    """
+    """Trains a cell on resumable batches, and notes what is there after every micro-step."""
 
     def __init__(self, root, cell, batches, *, state=None, **options):
         self.cell = cell.set_train()

@@ -51,15 +51,7 @@ WITHOUT_MINDSPORE = (
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that ended.
-
-    Attributes:
-        returncode: As `subprocess.Popen` has it: the negative number of the signal that killed the process.
-        stdout: What it printed.
-        stderr: What it wrote to stderr.
-        repeat: A shell command that runs the same program again.
-        logs: The folder that keeps what it wrote.
-    """
+    """A process that ended."""
 
     returncode: int
     stdout: str
@@ -68,11 +60,7 @@ class Ended:
     logs: Path
 
     def expect(self, returncode: int) -> Ended:
-        """Return itself.
-
-        Raises:
-            AssertionError: If the process ended otherwise, with its last words, its logs and the command to repeat it.
-        """
+        """Return itself."""
         assert self.returncode == returncode, (
             f"expected exit code {returncode}, got {self.returncode}\n"
             f"{self.stdout[-1000:]}\n{self.stderr[-4000:]}\nlogs: {self.logs}\nrepeat: {self.repeat}"
@@ -88,18 +76,7 @@ def forked_user_seconds() -> float:
 def run_python(
     *arguments: str, folder: Path, environment: Mapping[str, str], timeout: float = 300, elsewhere: bool = False
 ) -> Ended:
-    """Run ``python ARGUMENTS`` in ``folder`` until it ends, and keep what it writes beside ``folder``.
-
-    Args:
-        arguments: ``-m MODULE ...`` or ``SCRIPT ...``.
-        folder: The working directory.
-        environment: What differs from this process's environment.
-        timeout: Seconds after which the process is killed.
-        elsewhere: Give it other addresses of objects and hashes of texts than the processes before it.
-
-    Raises:
-        subprocess.TimeoutExpired: If the process had to be killed.
-    """
+    """Run ``python ARGUMENTS`` in ``folder`` until it ends, and keep what it writes beside ``folder``."""
     logs = folder.with_name(f"{folder.name}.logs")
     logs.mkdir(exist_ok=True)
     number = sum(1 for _ in logs.glob("*.stdout"))
@@ -140,19 +117,7 @@ def python(
     environment: Mapping[str, str] | None = None,
     **also: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python ARGUMENTS`` in a new interpreter, which finds the modules that this one finds; returns what it said.
-
-    Args:
-        arguments: ``-c CODE ...``, ``-m MODULE ...`` or ``SCRIPT ...``.
-        expect: The exit code; None if any will do.
-        timeout: Seconds after which the process is killed.
-        environment: What differs from this process's environment.
-        also: Further arguments of `subprocess.run`; without ``stdout`` and ``stderr``, both are captured.
-
-    Raises:
-        AssertionError: If the process ended otherwise, with what it said.
-        subprocess.TimeoutExpired: If the process had to be killed.
-    """
+    """Run ``python ARGUMENTS`` in a new interpreter, which finds the modules that this one finds."""
     streams = {} if also.keys() & {"stdout", "stderr"} else {"capture_output": True}
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -170,18 +135,7 @@ def python(
 def forked(
     *arguments: object, expect: int | None = 0, timeout: float = 60, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Do as `python` does, in a process forked from one that has imported NumPy and commands, and no MindSpore.
-
-    Args:
-        arguments: ``-c CODE ...``, ``-m MODULE ...`` or ``SCRIPT ...``.
-        expect: The exit code; None if any will do.
-        timeout: Seconds after which the process is killed.
-        environment: What differs from this process's environment.
-
-    Raises:
-        AssertionError: If the process ended otherwise, with what it said.
-        subprocess.TimeoutExpired: If the process had to be killed.
-    """
+    """Do as `python` does, in a process forked from one that has imported NumPy and commands, and no MindSpore."""
     if ALWAYS_FRESH.is_set():
         return python(*arguments, expect=expect, timeout=timeout, environment=environment, stdin=subprocess.DEVNULL)
     texts = [*map(str, arguments)]
@@ -216,12 +170,7 @@ def _in_new_interpreter(request: Mapping[str, Any]) -> int:
 
 
 class WarmServer:
-    """Forks processes that have imported ``modules``.
-
-    Args:
-        modules: Their names. None may start a thread.
-        environment: What differs from this process's environment until a request says otherwise.
-    """
+    """Forks processes that have imported ``modules``."""
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._lock = threading.Lock()
@@ -239,15 +188,7 @@ class WarmServer:
         )
 
     def run(self, request: Mapping[str, Any]) -> int:
-        """Run a program to its end; returns its exit code.
-
-        Args:
-            request: ``arguments`` after ``python``, ``folder``, ``environment`` (all of it), the files ``out`` and
-                ``err``, ``timeout`` in seconds and, if all that the program starts is killed with it, ``session``.
-
-        Raises:
-            subprocess.TimeoutExpired: If the program had to be killed.
-        """
+        """Run a program to its end; returns its exit code."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._lock:

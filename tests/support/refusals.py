@@ -14,14 +14,7 @@ def unrefused(
     *,
     most: int = 3000,
 ) -> dict[str, object]:
-    """The rows that ``call`` does not refuse as they say, with what it did instead; empty if all is well.
-
-    Args:
-        kind: Type of the error.
-        call: What is called with the argument of each row.
-        rows: An argument and a pattern that the message of its error must have somewhere.
-        most: Characters that a message may have.
-    """
+    """The rows that ``call`` does not refuse as they say, with what it did instead; empty if all is well."""
     wrong: dict[str, object] = {}
     for argument, pattern in rows:
         name = repr(argument)[:120]

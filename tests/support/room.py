@@ -16,12 +16,7 @@ from ckptkit.storage.capacity import Limit, Room, in_pages
 
 
 class CountedRoom(Room):
-    """Has ``total_bytes`` for the files below ``root``, as a tmpfs of this size counts them.
-
-    Attributes:
-        total_bytes: May be changed.
-        needed: What was asked for, in bytes, in this order.
-    """
+    """Has ``total_bytes`` for the files below ``root``, as a tmpfs of this size counts them."""
 
     def __init__(self, root: Path, total_bytes: int) -> None:
         self.root = root

@@ -71,12 +71,7 @@ class ThreadWorld:
 
 @dataclass
 class Ended(Generic[Result]):
-    """Holds how one rank's function ended.
-
-    Attributes:
-        result: The return value of the function.
-        error: The exception of the function.
-    """
+    """Holds how one rank's function ended."""
 
     result: Result | None = None
     error: BaseException | None = None
@@ -85,13 +80,7 @@ class Ended(Generic[Result]):
 def run_ranks(
     size: int, function: Callable[[ThreadWorld], Result], *, timeout: timedelta = timedelta(seconds=60)
 ) -> list[Ended[Result]]:
-    """Run ``function`` in each of ``size`` ranks and wait until all have ended.
-
-    Args:
-        size: Number of ranks.
-        function: Called in each rank with that rank's world.
-        timeout: How long a gather may wait.
-    """
+    """Run ``function`` in each of ``size`` ranks and wait until all have ended."""
     exchange = _Exchange(size, timeout)
     ended: list[Ended[Result]] = [Ended() for _ in range(size)]
 

@@ -247,11 +247,7 @@ def reference(mode: str = "pynative") -> dict[int, str]:
 
 
 def survived(root, kills, epochs=3, **options):
-    """A run that crashes at the end of each micro-step of ``kills``, when it was saved after the one before.
-
-    Returns:
-        Its digest after every micro-step, equal in all lives that came there, and the last life's job.
-    """
+    """A run that crashes at the end of each micro-step of ``kills``, when it was saved after the one before."""
     found = {}
     for begin, at in zip([1, *kills], [*kills, None], strict=True):
         job = Job(**options)

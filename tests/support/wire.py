@@ -11,18 +11,7 @@ from support.corrupt import corrupted
 
 
 class Wire(FaultyStorage):
-    """Alters the first answers with bytes of files whose key matches; what is stored stays as it is.
-
-    Args:
-        inner: The storage.
-        key: Shell pattern of the keys.
-        how: ``flip`` a bit, or ``cut`` the end off.
-        times: How many answers are altered.
-        is_remote: What it says of itself.
-
-    Attributes:
-        fired: How many were.
-    """
+    """Alters the first answers with bytes of files whose key matches; what is stored stays as it is."""
 
     is_remote = False
 

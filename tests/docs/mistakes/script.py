@@ -18,12 +18,7 @@ MOST_CHARACTERS = 360  # of a line: three rows of a terminal that is 120 wide
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a script ended.
-
-    Attributes:
-        code: Its exit code.
-        said: What it wrote to stderr, line by line, with ``~`` for the folder that it ran in.
-    """
+    """How a script ended."""
 
     code: int
     said: tuple[str, ...]

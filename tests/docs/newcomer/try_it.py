@@ -71,12 +71,7 @@ class StepError(Exception):
 
 @dataclass
 class Newcomer:
-    """Somebody with a virtual environment.
-
-    Attributes:
-        bin: Where its programs are.
-        seconds: What each step took.
-    """
+    """Somebody with a virtual environment."""
 
     bin: Path
     seconds: dict[str, float] = field(default_factory=dict)
@@ -95,11 +90,7 @@ class Newcomer:
         return {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}", "GLOG_v": "3"}
 
     def run(self, command: list[str], folder: Path) -> str:
-        """Run a command and return what it wrote, both streams together.
-
-        Raises:
-            StepError: If it exits with another code than 0.
-        """
+        """Run a command and return what it wrote, both streams together."""
         done = subprocess.run(
             command,
             cwd=folder,
@@ -131,11 +122,7 @@ def first_screen(readme: Path) -> list[str]:
 
 
 def resume_exactly(newcomer: Newcomer, script: str, work: Path, *, commits: int = 2) -> None:
-    """Train ``script`` once alone and once killed after so many commits and started again, and compare.
-
-    Raises:
-        StepError: If they are not the same to the last bit, or the second was not resumed from its newest checkpoint.
-    """
+    """Train ``script`` once alone and once killed after so many commits and started again, and compare."""
     alone, killed = work / f"{script}-alone", work / f"{script}-killed"
     for folder in (alone, killed):
         folder.mkdir()
@@ -162,11 +149,7 @@ def resume_exactly(newcomer: Newcomer, script: str, work: Path, *, commits: int 
 
 
 def kill_after_commits(newcomer: Newcomer, folder: Path, commits: int) -> None:
-    """Start ``train.py`` and SIGKILL it when so many checkpoints have been committed.
-
-    Raises:
-        StepError: If it ends before.
-    """
+    """Start ``train.py`` and SIGKILL it when so many checkpoints have been committed."""
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [str(newcomer.bin / "python"), "train.py"],

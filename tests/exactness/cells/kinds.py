@@ -23,14 +23,7 @@ from exactness.jobs.run import JOBS, Job, Run
 
 @dataclass
 class Training:
-    """What a script has built.
-
-    Attributes:
-        cells: For `StateManager`; for the kinds of `WITH_MODEL` the model.
-        step: What the script's loop calls with a batch, if not the cell.
-        stateful: What it gives by name.
-        cycle: Its cycle adapter.
-    """
+    """What a script has built."""
 
     cells: Any
     step: Callable[..., Any] | None = None

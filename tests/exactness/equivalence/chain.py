@@ -17,12 +17,7 @@ from exactness.equivalence.job import MICRO_STEPS, Case, Job, Kill, Tampering
 
 
 class Chain:
-    """One run below ``folder``, or at the ``root``, which is compared with an uninterrupted process.
-
-    Attributes:
-        reference: The trace of that.
-        covered: The events of the reference that some process of this run was compared in.
-    """
+    """One run below ``folder``, or at the ``root``, which is compared with an uninterrupted process."""
 
     def __init__(self, case: Case, folder: Path, reference: list[Line] | None = None, root: str | None = None) -> None:
         self.case = case
@@ -34,12 +29,7 @@ class Chain:
         self._processes = 0
 
     def start(self, kill: Kill | None = None, tampering: Tampering | None = None) -> list[Line]:
-        """Run one process up to ``kill``, or to the end, compare all that it traced, and return it.
-
-        Raises:
-            AssertionError: If the process ended otherwise, began elsewhere than at the newest checkpoint, did
-                not get as far as planned or anything that it traced differs from the reference.
-        """
+        """Run one process up to ``kill``, or to the end, compare all that it traced, and return it."""
         self._processes += 1
         trace_file = self._folder / f"trace-{self._processes:02d}"
         committed = last_committed(self.root)

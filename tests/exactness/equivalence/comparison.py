@@ -12,14 +12,7 @@ from exactness.equivalence.job import MICRO_STEPS, Case, Kill
 
 @dataclass(frozen=True)
 class Line:
-    """One event of a trace.
-
-    Attributes:
-        event: ``resumed``, ``step``, ``epoch`` or ``end``.
-        at: Micro-steps done since the run's first start.
-        leaves: By name, the digest or the value of everything that a later step depends on.
-        samples: One digest per sample of the batch.
-    """
+    """One event of a trace."""
 
     event: str
     at: int
@@ -47,11 +40,7 @@ def differences(reference: Line, line: Line) -> list[str]:
 
 
 def assert_equal(reference: Iterable[Line], trace: Iterable[Line]) -> int:
-    """Compare every line of ``trace`` with the reference's of the same event; returns how many micro-steps.
-
-    Raises:
-        AssertionError: At the first line that differs; names the micro-step and the leaves, the first one first.
-    """
+    """Compare every line of ``trace`` with the reference's of the same event; returns how many micro-steps."""
     expected = {(line.event, line.at): line for line in reference}
     compared = [line for line in trace if line.event != "resumed"]
     for line in compared:

@@ -40,16 +40,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Case:
-    """What of a training stays the same from start to start; options of ckptkit have their names.
-
-    Attributes:
-        save: The policy, each time with 1.
-        traced: Whether a micro-step is traced before or after ckptkit gets to see it: tracing waits for the
-            device, so only tracing after it shows that ckptkit waits itself.
-        seed: For `mindspore.set_seed`; None leaves every seed unset.
-        scaled: By which dynamic loss scaler, if any; it begins so high that it overflows, and then adapts.
-        started_by: Who calls ``Model``: the callback, or the script while the callback is attached.
-    """
+    """What of a training stays the same from start to start; options of ckptkit have their names."""
 
     mode: Literal["graph", "pynative"]
     accumulation_steps: int

@@ -43,11 +43,7 @@ _TEXT = (".json", ".jsonl", "COMMIT")
 
 
 class Transcript:
-    """What a story did so far.
-
-    Args:
-        folder: For its roots.
-    """
+    """What a story did so far."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -25,18 +25,7 @@ from exactness.jobs.parts import EPOCHS
 
 @dataclass(frozen=True)
 class Job:
-    """One training.
-
-    Attributes:
-        train: Does all of it, like a script.
-        mode: MindSpore's, ``graph`` or ``pynative``.
-        kill: The micro-step after which it is killed, before that one is saved.
-        stage: Of a training in stages, the one in which it is killed.
-        refused: What the error holds that ends a start; empty if each resume is exact.
-        by: The start that is refused.
-        trained: Micro-steps of the last stage before the refusal, at most: 1 is the first save.
-        default: Whether the default suite runs it.
-    """
+    """One training."""
 
     train: Callable[[Run], None]
     mode: str
@@ -63,14 +52,7 @@ def job(mode: str, **options: Any) -> Callable[[Callable[[Run], None]], Callable
 
 
 class Run(logging.Handler):
-    """Writes a line per micro-step and per warning, and dies after the micro-step of ``kill``.
-
-    Args:
-        folder: For the run roots and the files of the job; None trains without ckptkit.
-        trace: The file to write.
-        kill: The micro-step; 0 lives on.
-        deadly: The stage in which it dies.
-    """
+    """Writes a line per micro-step and per warning, and dies after the micro-step of ``kill``."""
 
     def __init__(self, folder: Path | None, trace: Path, kill: int, deadly: str) -> None:
         super().__init__(logging.WARNING)

@@ -19,14 +19,7 @@ from .files import COUNT
 
 @dataclass(frozen=True)
 class Kind:
-    """One pipeline, built over the files of a folder.
-
-    Attributes:
-        build: Makes it.
-        way: ``"fast"``, ``"replay"``, or ``"inexact"`` where two uninterrupted runs differ already.
-        draws: It draws from the process's generators, and the log has to say so.
-        stateless: Declared with ``augmentation="stateless"``.
-    """
+    """One pipeline, built over the files of a folder."""
 
     build: Callable[[Path], Any]
     way: Literal["fast", "replay", "inexact"]

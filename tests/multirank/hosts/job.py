@@ -24,15 +24,7 @@ How = Literal["variables", "msrun"]
 
 
 class Job:
-    """A life that was started; a context manager that kills what still runs.
-
-    Args:
-        cluster: Of the hosts.
-        hosts: One rank each; the first one has the scheduler.
-        notes: Made for it; not on any host.
-        life: Without notes and world size.
-        how: By MindSpore's environment variables, or by an msrun on each host.
-    """
+    """A life that was started; a context manager that kills what still runs."""
 
     def __init__(
         self, cluster: Cluster, hosts: Sequence[Host], notes: Path, life: Life, how: How = "variables"

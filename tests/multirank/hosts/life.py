@@ -33,21 +33,7 @@ STAND_STILL_SECONDS = 240
 
 @dataclass(frozen=True)
 class Life:
-    """What every rank of a life is told.
-
-    Attributes:
-        notes: A folder for what the ranks trace and report; not of any host.
-        world_size: Ranks.
-        homes: The run root, then its mirrors: paths with ``{disk}`` or ``{memory}``, URLs of the storage host's
-            bucket, or ``ENDPOINT/BUCKET/FOLDER`` of any other S3 server. None trains without ckptkit's callback, for
-            comparison.
-        mirrors: Options of each mirror, as of `ckptkit.Mirror`, ``every`` in seconds; none for those that are left out.
-        elastic: As for `ckptkit.Ranks`.
-        save_every: Micro-steps.
-        settle: Whether every rank waits for its saves and uploads before it stands still.
-        stand_still: After which micro-steps since the run's first start every rank waits for the test.
-        retry_for: Seconds for which a request to the storage is tried.
-    """
+    """What every rank of a life is told."""
 
     notes: str = ""
     world_size: int = 1

@@ -25,14 +25,7 @@ class LaunchError(AssertionError):
 
 
 class Launch:
-    """A job that was started with ``msrun``; a context manager that leaves no process behind.
-
-    Args:
-        ranks: Workers, all on this machine.
-        script: Called as ``script FOLDER *arguments``.
-        folder: Made for it; for its logs and what the ranks write.
-        arguments: Of the script.
-    """
+    """A job that was started with ``msrun``; a context manager that leaves no process behind."""
 
     def __init__(self, ranks: int, script: Path, folder: Path, *arguments: str) -> None:
         self.ranks = ranks
@@ -102,11 +95,7 @@ class Launch:
 
 
 def msrun(ranks: int, script: Path, folder: Path, *arguments: str, limit: timedelta = LIMIT) -> list[dict[str, Any]]:
-    """Run ``script FOLDER *arguments`` in each rank; returns what they wrote by `report`.
-
-    Raises:
-        LaunchError: If it takes longer than ``limit``, a worker fails, or a rank wrote nothing.
-    """
+    """Run ``script FOLDER *arguments`` in each rank; returns what they wrote by `report`."""
     with Launch(ranks, script, folder, *arguments) as job:
         code = job.exit_code(limit)
         reports = [folder / f"rank-{rank}.json" for rank in range(ranks)]

@@ -33,14 +33,7 @@ SAMPLES, GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 40, 16, 2, 3
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL for some ranks around the micro-step ``at``, or SIGTERM.
-
-    Attributes:
-        moment: ``"step"``: after it, with its save begun; ``"saving"``: in the writer, before this rank's document;
-            ``"preempted"``: SIGTERM after it, before its save.
-        at: Counted from 1 since the run's first start, in this world.
-        ranks: Who dies.
-    """
+    """SIGKILL for some ranks around the micro-step ``at``, or SIGTERM."""
 
     moment: Literal["step", "saving", "preempted"]
     at: int
@@ -49,15 +42,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Life:
-    """What a launch is told.
-
-    Attributes:
-        root: The run root; None trains without ckptkit's callback, for comparison.
-        world_size: Ranks.
-        checkpoint: Which to go on from.
-        elastic: As for `CheckpointCallback`.
-        kill: Who dies when.
-    """
+    """What a launch is told."""
 
     world_size: int
     root: str | None = None

@@ -33,14 +33,7 @@ def zeros(number: int, change: Change) -> Change | None:
 
 
 def cuts(log: Log, random: Random, *, many: int | None = None, since: int = 0) -> Iterator[Cut]:
-    """Cuts at every moment.
-
-    Args:
-        log: Of the disk.
-        random: What chance decides.
-        many: How many of each kind at most at one moment; None for all, and 20 random ones.
-        since: The first moment.
-    """
+    """Cuts at every moment."""
     for moment in range(since, len(log) + 1):
         yield from cuts_at(log, moment, random, many)
 

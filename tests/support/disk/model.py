@@ -81,13 +81,7 @@ Entry = Change | Sync | Reported
 
 @dataclass(frozen=True)
 class Cut:
-    """A power loss.
-
-    Attributes:
-        moment: After so many entries of the log.
-        keep: What became of a change, given with its number, that was not durable then.
-        how: In words.
-    """
+    """A power loss."""
 
     moment: int
     keep: Callable[[int, Change], Change | None]
@@ -96,14 +90,7 @@ class Cut:
 
 @dataclass
 class Log:
-    """What became of a disk, in order.
-
-    Attributes:
-        top: The disk's folder.
-        names: What the folders held before; durable.
-        contents: And the files.
-        entries: What happened.
-    """
+    """What became of a disk, in order."""
 
     top: Node
     names: Mapping[Node, Mapping[str, Node]]

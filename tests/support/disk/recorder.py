@@ -30,16 +30,7 @@ CALLS = frozenset({"open", "write", "truncate", "fsync", "link", "unlink", "mkdi
 
 
 class Disk:
-    """The file system below ``folder``; what lies there already is durable, and so is the name of ``folder``.
-
-    Args:
-        folder: Where.
-        faults: What happens before which of `CALLS`.
-
-    Attributes:
-        calls: Every call that would change the disk, in order.
-        log: What the calls did.
-    """
+    """The file system below ``folder``; what lies there already is durable, and so is the name of ``folder``."""
 
     def __init__(self, folder: Path, faults: Iterable[Fault] = ()) -> None:
         self._folder = os.path.realpath(folder)

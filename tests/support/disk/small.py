@@ -14,17 +14,7 @@ _BLOCK_BYTES = 4096
 
 
 class SmallDisk:
-    """The disk or quota of everything below ``root``, counted in blocks and in names, as a tmpfs counts hard links.
-
-    Args:
-        root: A folder, existing or not.
-        number: The error of what does not fit.
-
-    Attributes:
-        blocks: Room in blocks; None for any number.
-        names: Room in files and folders; None for any number.
-        refused: How many system calls failed.
-    """
+    """The disk or quota of everything below ``root``, counted in blocks and in names, as a tmpfs counts hard links."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, number: int = errno.ENOSPC) -> None:
         self.root = root

@@ -34,14 +34,7 @@ _CARD = "eth0"
 
 
 class Host:
-    """One host.
-
-    Args:
-        switch: To which its cable goes.
-        number: Of its address and its port at the switch.
-        disk: Made for it.
-        memory: The same, on tmpfs.
-    """
+    """One host."""
 
     def __init__(self, switch: Namespace, number: int, disk: Path, memory: Path) -> None:
         self.number = number
@@ -73,21 +66,11 @@ class Host:
         return self.folders["memory"]
 
     def home(self, pattern: str) -> str:
-        """A root of a run as this host has it.
-
-        Args:
-            pattern: A URL, or a path with ``{disk}`` or ``{memory}``.
-        """
+        """A root of a run as this host has it."""
         return pattern.format(**self.folders)
 
     def start(self, *command: object, log: Path, environment: Mapping[str, str] | None = None) -> Running:
-        """Start a command on it, in its disk.
-
-        Args:
-            command: With its arguments.
-            log: Where it writes.
-            environment: What differs from that of this process.
-        """
+        """Start a command on it, in its disk."""
         there = {**_environment(), **(environment or {})}
         self.started.append(Running(self.namespace.command(*command), log, there, self.disk))
         return self.started[-1]
@@ -109,12 +92,7 @@ class Host:
         self._server = server
 
     def look(self, function: Callable[[Bucket], T], bucket: str) -> T:
-        """Call a function with a bucket of its server as it really is.
-
-        Args:
-            function: Called in this process, with the network of this host.
-            bucket: Its name.
-        """
+        """Call a function with a bucket of its server as it really is."""
 
         def looking() -> T:
             with contextlib.closing(s3_client(self.endpoint)) as client:
@@ -176,12 +154,7 @@ class StorageHost(Host):
 
 
 class Cluster:
-    """Some hosts and a storage host; a context manager.
-
-    Args:
-        hosts: How many.
-        folder: For their disks.
-    """
+    """Some hosts and a storage host; a context manager."""
 
     def __init__(self, hosts: int, folder: Path) -> None:
         if reason := missing():

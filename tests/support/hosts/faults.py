@@ -61,12 +61,7 @@ class LinkDown(Fault):
 
 
 class SlowLink(Fault):
-    """The cable of a host carries little in both directions; it counts how often a packet had to wait.
-
-    Args:
-        host: Whose cable it is.
-        kilobits: It carries in a second, each way.
-    """
+    """The cable of a host carries little in both directions; it counts how often a packet had to wait."""
 
     def __init__(self, host: Host, kilobits: int) -> None:
         self._kilobits = kilobits
@@ -98,11 +93,6 @@ class PacketLoss(Fault):
     """The cable of a host loses packets, in both directions; it counts them.
 
     What arrives is dropped, by the statistic match of iptables: a sender would be told of what it cannot send.
-
-    Args:
-        cluster: The host's.
-        host: Whose cable it is.
-        share: Of the packets that is lost.
     """
 
     def __init__(self, cluster: Cluster, host: Host, share: float) -> None:
@@ -150,12 +140,7 @@ class HostLost(Fault):
 
 
 class StorageReboot(Fault):
-    """The storage host is off until the end, and then starts again; it counts how often its server was killed.
-
-    Args:
-        storage: The host.
-        keeps: Whether its disk is as it was, but for uploads in parts; otherwise it is empty, without buckets.
-    """
+    """The storage host is off until the end, and then starts again; it counts how often its server was killed."""
 
     def __init__(self, storage: StorageHost, *, keeps: bool = True) -> None:
         self._storage = storage

@@ -46,11 +46,7 @@ def missing() -> str | None:
 
 
 def run(*command: object) -> str:
-    """Run a command of the machine; returns what it printed.
-
-    Raises:
-        RuntimeError: If it failed, with what it said.
-    """
+    """Run a command of the machine; returns what it printed."""
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=END_SECONDS, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
@@ -73,11 +69,7 @@ def sweep() -> None:
 
 
 class Namespace:
-    """A namespace that is there, or that `make` makes.
-
-    Args:
-        name: Of `ip netns`.
-    """
+    """A namespace that is there, or that `make` makes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -85,11 +77,7 @@ class Namespace:
 
     @classmethod
     def make(cls, what: str) -> Namespace:
-        """Make one, whose loopback is up.
-
-        Args:
-            what: The last part of its name.
-        """
+        """Make one, whose loopback is up."""
         made = cls(f"{PREFIX}-{os.getpid()}-{next(_numbers)}-{what}")
         run("ip", "netns", "add", made.name)
         made.ip("link", "set", "lo", "up")
@@ -117,11 +105,7 @@ class Namespace:
         return [pid for pid in map(int, run("ip", "netns", "pids", self.name).split()) if pid != os.getpid()]
 
     def kill(self) -> int:
-        """SIGKILL for every process in it; returns how many there were, when they are gone.
-
-        Raises:
-            TimeoutError: If one of them lives on.
-        """
+        """SIGKILL for every process in it; returns how many there were, when they are gone."""
         until, killed = time.monotonic() + END_SECONDS, set()
         while pids := self.pids():
             for pid in pids:

@@ -16,14 +16,7 @@ _GLANCE_SECONDS = 0.05
 
 
 class Running:
-    """A process that was started.
-
-    Args:
-        command: With which the process is started in a namespace.
-        log: What it writes, appended; kept by the test, so that it survives the host.
-        environment: All of it.
-        folder: Where it runs.
-    """
+    """A process that was started."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path) -> None:
         self.log = log
@@ -51,11 +44,7 @@ class Running:
         return self._process.poll()
 
     def end(self, limit: timedelta = LIMIT) -> int:
-        """Wait for its end; returns the exit code.
-
-        Raises:
-            AssertionError: If it lives longer than ``limit``, with its last words.
-        """
+        """Wait for its end; returns the exit code."""
         try:
             return self._process.wait(limit.total_seconds())
         except subprocess.TimeoutExpired as error:
@@ -70,11 +59,7 @@ class Running:
         return False
 
     def expect(self, returncode: int, limit: timedelta = LIMIT) -> Running:
-        """Wait for its end; returns itself.
-
-        Raises:
-            AssertionError: If it ended otherwise, with its last words.
-        """
+        """Wait for its end; returns itself."""
         code = self.end(limit)
         assert code == returncode, f"expected exit code {returncode}, got {code}\n{self.said()}"
         return self
@@ -94,17 +79,7 @@ class Running:
 
 
 def until(condition: Callable[[], T], what: str, *, alive: Sequence[Running] = (), limit: timedelta = LIMIT) -> T:
-    """Wait for a condition; returns what it was, which is true.
-
-    Args:
-        condition: Asked again and again.
-        what: Of the message.
-        alive: Processes that must not end before.
-        limit: How long.
-
-    Raises:
-        AssertionError: If it does not come to be, or one of the processes ended.
-    """
+    """Wait for a condition; returns what it was, which is true."""
     end = time.monotonic() + limit.total_seconds()
     while not (found := condition()):
         ended = [one for one in alive if one.returncode is not None]

@@ -22,12 +22,7 @@ Line = Callable[[int, int, int], Stepped]  # of the number of the life, where it
 
 
 class Script:
-    """A script that resumes from its last save, and what it was told to do.
-
-    Args:
-        length: After how many micro-steps it ends by itself.
-        line: What it traces.
-    """
+    """A script that resumes from its last save, and what it was told to do."""
 
     def __init__(self, monkeypatch, length: int = 99, line: Line = lambda number, begun, step: stepped(step)) -> None:
         self.plans: list[LifePlan] = []
