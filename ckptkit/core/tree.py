@@ -13,7 +13,7 @@ import math
 import re
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -108,76 +108,41 @@ def decode_tree(value: JsonValue, tensors: Mapping[str, Array]) -> Any:
     tag = next((key for key in value if key.startswith("$")), None)
     if tag is None:
         return {key: decode_tree(inner, tensors) for key, inner in value.items()}
-    if len(value) != 1 or tag not in _DECODERS:
+    if len(value) != 1 or tag not in _TAGS:
         raise ValueError(f"unknown tag {tag[:40]!r} in a state tree")
-    return _DECODERS[tag](value[tag], tensors)
+    try:
+        return _decode_tag(tag, value[tag], tensors)
+    except TypeError as error:  # an unhashable key
+        raise ValueError(f"a {tag!r} in a state tree has a key that cannot be one: {error}") from error
+
+
+_TAGS = ("$int", "$float", "$bytes", "$array", "$scalar", "$tuple", "$dict", "$ordered")
+
+
+def _decode_tag(tag: str, value: JsonValue, tensors: Mapping[str, Array]) -> Any:  # noqa: PLR0911 - as in `encode_tree`
+    match tag, value:
+        case "$int", str() if re.fullmatch("-?0x[0-9a-f]+", value):
+            return int(value, 16)
+        case "$float", str() if re.fullmatch("[0-9a-f]{16}", value):
+            return float(struct.unpack("<d", bytes.fromhex(value))[0])
+        case "$bytes", str():
+            return base64.b64decode(value, validate=True)
+        case "$array", _:
+            return np.array(_tensor(value, tensors))
+        case "$scalar", _ if (scalar := _tensor(value, tensors)).shape == ():
+            return scalar[()]
+        case "$tuple", list():
+            return tuple(decode_tree(item, tensors) for item in value)
+        case "$dict", list() if all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+            pairs = decode_tree(value, tensors)
+            if len(decoded := dict(pairs)) == len(pairs):
+                return decoded
+        case "$ordered", dict() if type(decoded := decode_tree(value, tensors)) is dict:
+            return OrderedDict(decoded)
+    raise ValueError(f"a {tag!r} in a state tree has another form than `encode_tree` gives it")
 
 
 def _tensor(name: JsonValue, tensors: Mapping[str, Array]) -> Array:
     if not isinstance(name, str) or name not in tensors:
         raise ValueError(f"a state tree names the tensor {str(name)[:80]!r}, which the checkpoint does not hold")
     return tensors[name]
-
-
-def _text(value: JsonValue, pattern: str, what: str) -> str:
-    if not isinstance(value, str) or not re.fullmatch(pattern, value, re.DOTALL):
-        raise ValueError(f"a {what}")
-    return value
-
-
-def _integer(value: JsonValue, _: Mapping[str, Array]) -> int:
-    return int(_text(value, "-?0x[0-9a-f]+", "'$int' in a state tree is not a hexadecimal number"), 16)
-
-
-def _double(value: JsonValue, _: Mapping[str, Array]) -> float:
-    digits = _text(value, "[0-9a-f]{16}", "'$float' in a state tree is not 16 hexadecimal digits")
-    return float(struct.unpack("<d", bytes.fromhex(digits))[0])
-
-
-def _octets(value: JsonValue, _: Mapping[str, Array]) -> bytes:
-    return base64.b64decode(_text(value, ".*", "'$bytes' in a state tree is not text"), validate=True)
-
-
-def _scalar(value: JsonValue, tensors: Mapping[str, Array]) -> Any:
-    tensor = _tensor(value, tensors)
-    if tensor.shape != ():
-        raise ValueError(f"the '$scalar' {str(value)[:80]!r} in a state tree has the shape {tensor.shape}")
-    return tensor[()]
-
-
-def _pairs(value: JsonValue, tensors: Mapping[str, Array]) -> dict[Any, Any]:
-    if not isinstance(value, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in value):
-        raise ValueError("a '$dict' in a state tree is not a list of pairs")
-    decoded = [[decode_tree(item, tensors) for item in pair] for pair in value if isinstance(pair, list)]
-    try:
-        result = dict(decoded)
-    except TypeError as error:
-        raise ValueError(f"a '$dict' in a state tree has a key that cannot be one: {error}") from error
-    if len(result) != len(decoded):
-        raise ValueError("a '$dict' in a state tree has a key twice")
-    return result
-
-
-def _ordered(value: JsonValue, tensors: Mapping[str, Array]) -> OrderedDict[Any, Any]:
-    decoded = decode_tree(value, tensors)
-    if type(decoded) is not dict:
-        raise ValueError("an '$ordered' in a state tree is not a dictionary")
-    return OrderedDict(decoded)
-
-
-def _items(value: JsonValue, tensors: Mapping[str, Array]) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise ValueError("a '$tuple' in a state tree is not a list")
-    return tuple(decode_tree(item, tensors) for item in value)
-
-
-_DECODERS: dict[str, Callable[[JsonValue, Mapping[str, Array]], Any]] = {
-    "$int": _integer,
-    "$float": _double,
-    "$bytes": _octets,
-    "$array": lambda value, tensors: np.array(_tensor(value, tensors)),
-    "$scalar": _scalar,
-    "$tuple": _items,
-    "$dict": _pairs,
-    "$ordered": _ordered,
-}
