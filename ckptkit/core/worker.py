@@ -147,7 +147,7 @@ class Worker:
                     _give_way()
                 self._run()
             finally:
-                _GIVING_WAY.pop(threading.get_native_id(), None)
+                _GIVING_WAY.discard(threading.get_native_id())
                 self._ended.open()
 
 
@@ -157,9 +157,11 @@ class _Wait:
 
 # A worker that gives way has the lowest priority on Linux: less than a hundredth of a core, where all are busy. So
 # nothing may wait for it like that, and `awaited` gives it the main thread's priority meanwhile.
-_GIVING_WAY: dict[int, int] = {}  # threads, and the process of each
-_WAITS: dict[int, tuple[weakref.ref[_Wait], int]] = {}  # of threads that wait for one of them; the process of each
-# No lock: a signal handler may wait, too, and Ctrl-C could leave it locked. Each step on a dict is atomic.
+_GIVING_WAY: set[int] = set()  # threads
+_WAITS: weakref.WeakSet[_Wait] = weakref.WeakSet()  # of threads that wait for one of them
+# No lock: a signal handler may wait, too, and Ctrl-C could leave it locked. Each step on a set is atomic.
+os.register_at_fork(after_in_child=_GIVING_WAY.clear)  # they are threads of the parent
+os.register_at_fork(after_in_child=_WAITS.clear)
 
 
 @contextlib.contextmanager
@@ -167,25 +169,24 @@ def awaited() -> Iterator[None]:
     """Let workers that give way run at the main thread's priority while this thread waits for them in the block."""
     wait = _Wait()
     try:
-        _WAITS[id(wait)] = weakref.ref(wait), os.getpid()
+        _WAITS.add(wait)
         _adapt_all()
         yield
     finally:
-        _WAITS.pop(id(wait), None)
+        _WAITS.discard(wait)
         _adapt_all()
 
 
 def _give_way() -> None:
     """Lower the priority of this thread, unless one waits for it already."""
     _lowest()  # tries it on this thread
-    _GIVING_WAY[threading.get_native_id()] = os.getpid()
+    _GIVING_WAY.add(threading.get_native_id())
     _adapt(threading.get_native_id())
 
 
 def _adapt_all() -> None:
-    for thread, process in [*_GIVING_WAY.items()]:
-        if process == os.getpid():  # and not of the one that it was forked from
-            _adapt(thread)
+    for thread in [*_GIVING_WAY]:
+        _adapt(thread)
 
 
 def _adapt(thread: int) -> None:
@@ -193,17 +194,13 @@ def _adapt(thread: int) -> None:
     is_awaited = None
     try:
         usual = os.getpriority(os.PRIO_PROCESS, os.getpid())  # of the main thread
-        while is_awaited is not _is_awaited():  # another thread begins or ends to wait meanwhile
-            is_awaited = _is_awaited()
+        while is_awaited is not bool(_WAITS):  # another thread begins or ends to wait meanwhile
+            is_awaited = bool(_WAITS)
             os.setpriority(os.PRIO_PROCESS, thread, usual if is_awaited else _lowest())
     except ProcessLookupError:
         pass  # it has just ended
     except OSError as error:
         _log.debug("could not set the priority of a background thread: %s", error)
-
-
-def _is_awaited() -> bool:
-    return os.getpid() in [process for wait, process in [*_WAITS.values()] if wait() is not None]
 
 
 @functools.cache
