@@ -20,8 +20,8 @@ from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.core.contents import Contents
-from ckptkit.core.progress_bar import Countdown, LongWait, countdown
 from ckptkit.core.text import many
+from ckptkit.core.progress_bar import Countdown, LongWait, countdown
 from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
@@ -149,7 +149,8 @@ class Uploads:
     def settle(self, seconds_left: Countdown) -> None:
         if self._idle.is_open:
             return
-        with awaited(), LongWait(f"uploading to the mirror {self._mirror_url}", self._uploader.size_bytes) as wait:
+        wait = LongWait(f"uploading to the mirror {self._mirror_url}", self._uploader.size_bytes)
+        with awaited():
             while not self._idle.wait(min(_GLANCE_SECONDS, seconds_left())):
                 if not seconds_left():
                     raise NotEndedError(f"the upload to {self._mirror_url} has not ended in time; it continues")

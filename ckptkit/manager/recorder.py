@@ -21,9 +21,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ckptkit.core.progress import Progress
-from ckptkit.core.progress_bar import Countdown
 from ckptkit.core.save_report import SaveReport
 from ckptkit.core.text import message_of
+from ckptkit.core.progress_bar import Countdown
 from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.errors import CkptKitError, ResumeError, StaleAttemptError
 from ckptkit.format.events import (

@@ -25,11 +25,11 @@ from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.checkpoint.write import SaveRequest
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.progress import Progress, ResumePoint
-from ckptkit.core.progress_bar import countdown
 from ckptkit.core.save_policy import SavePolicy, automatic, may_split_cycles
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.core.stack import call_of
 from ckptkit.core.text import many
+from ckptkit.core.progress_bar import countdown
 from ckptkit.errors import CkptKitError, Preempted, ResumeError, StorageError
 from ckptkit.format.events import Began, How
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName

@@ -18,8 +18,8 @@ from functools import partial
 from typing import TypeVar
 
 from ckptkit.checkpoint.write import Staged
-from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveReport, SaveTotals
+from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import CkptKitError, ResumeError, SaveFailedError, StaleAttemptError
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase
@@ -191,7 +191,8 @@ class SaveHandle:
         staged = self._staged
         until = None if timeout is None else time.monotonic() + timeout.total_seconds()
         size_bytes = 0 if staged is None else sum(shard.size_bytes for shard in staged.shards)
-        with awaited(), LongWait("writing the checkpoint", size_bytes) as wait:
+        wait = LongWait("writing the checkpoint", size_bytes)
+        with awaited():
             while True:
                 left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
                 if not self._advance():  # otherwise a writer that needs slices would wait forever

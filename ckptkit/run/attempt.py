@@ -25,8 +25,8 @@ from ckptkit.checkpoint.commit import create_once, list_names, read_document, vo
 from ckptkit.checkpoint.open import OpenedCheckpoint, committed, open_checkpoint
 from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Contents
-from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.text import listed
+from ckptkit.core.progress_bar import LongWait
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
@@ -276,8 +276,8 @@ def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, target
     for storage in places:
         try:
             opened = open_checkpoint(storage, name, index.document(name.attempt))
-            with LongWait(f"restoring {name}", opened.size_bytes_for(0)) as wait:
-                contents = target.take(storage, opened, wait.advance)
+            wait = LongWait(f"restoring {name}", opened.size_bytes_for(0))
+            contents = target.take(storage, opened, wait.advance)
         except CorruptCheckpointError as error:
             if len(places) == 1:
                 raise

@@ -18,7 +18,6 @@ import numpy as np
 
 from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Contents
-from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.tensors import Array, LeafSpec, Role
 from ckptkit.format.shards import plan_shards
 from ckptkit.run.fence import read_run, refuse_unfinished
@@ -107,11 +106,10 @@ def export_weights(
     }
     if not leaves:
         raise ValueError("no tensor is left to export")
-    size_bytes = sum(leaf.size_bytes for leaf in leaves.values())
-    with LongWait(f"exporting {contents.checkpoint}", size_bytes) as wait, NewFile(path, overwrite=overwrite) as new:
+    with NewFile(path, overwrite=overwrite) as new:
         write = (_write_ckpt if file_format == "ckpt" else _write_safetensors)(new, [*leaves.values()])
         for source, names in sources:
-            source.read_into(_Arriving({name: leaves[name] for name in names if name in leaves}, write, wait))
+            source.read_into(_Arriving({name: leaves[name] for name in names if name in leaves}, write))
         new.publish()
     return Exported(
         contents.checkpoint,
@@ -172,11 +170,10 @@ def _per_rank(contents: Contents, names: Collection[str]) -> tuple[str, ...]:
 class _Arriving:
     """Provides memory for the tensors of one rank, by name, and writes each to its file once it is filled."""
 
-    def __init__(self, wanted: Mapping[str, LeafSpec], write: _Write, wait: LongWait) -> None:
+    def __init__(self, wanted: Mapping[str, LeafSpec], write: _Write) -> None:
         self.names: Collection[str] = wanted.keys()
         self._wanted = wanted
         self._write = write
-        self._wait = wait
         self._open: dict[str, Array] = {}
 
     def ready(self, name: str) -> None:
@@ -189,7 +186,6 @@ class _Arriving:
     def done(self, name: str) -> None:
         leaf = self._wanted[name]
         self._write(leaf, self._open.pop(name).data)
-        self._wait.advance(leaf.size_bytes)
 
 
 def _left_out(contents: Contents, *, with_optimizer: bool, dropped: int) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ from ckptkit.checkpoint.commit import create_once, keys_below, publish
 from ckptkit.checkpoint.write import FrozenShards, SaveRequest, write_manifest, write_part
 from ckptkit.core.contents import IMPORTED, NOT_IMPORTED
 from ckptkit.core.progress import Progress
-from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import LeafSpec
 from ckptkit.core.text import escaped, some
@@ -98,8 +97,7 @@ def import_weights(
         _refuse_anything(storage)
         left = (*ignored, *source.others)
         size_bytes = sum(source.tensors[old].size_bytes for old in kept.values())
-        with LongWait(f"importing {source.path.name}", size_bytes) as wait:
-            _begin_run(storage, _FromFile(source, kept, left, wait), escaped(os.path.abspath(source.path)))
+        _begin_run(storage, _FromFile(source, kept, left), escaped(os.path.abspath(source.path)))
     return Imported(str(file), source.format, storage.url, str(_NAME), len(kept), size_bytes, left)
 
 
@@ -131,7 +129,7 @@ class _FromFile:
 
     by_slices = False
 
-    def __init__(self, source: WeightsFile, kept: Mapping[str, str], left_out: tuple[str, ...], wait: LongWait) -> None:
+    def __init__(self, source: WeightsFile, kept: Mapping[str, str], left_out: tuple[str, ...]) -> None:
         self.samples: dict[str, str] = {}
         self.progress = _AT_BEGIN
         name = escaped(source.path.name)[:4096]
@@ -139,7 +137,6 @@ class _FromFile:
             IMPORTED: {"file": name, "format": source.format, "left_out": [*left_out]}
         }
         self._tensors = {new: source.tensors[old] for new, old in sorted(kept.items())}
-        self._wait = wait
         leaves = [
             LeafSpec(name, "weights", "micro", tensor.dtype, tensor.shape, "replicated")
             for name, tensor in self._tensors.items()
@@ -148,7 +145,7 @@ class _FromFile:
         self.cost = SaveCost()
 
     def open_shard(self, number: int, *, last: bool = True) -> ByteStream:
-        return _ShardOfFile(self.shards[number], self._tensors, self._wait)
+        return _ShardOfFile(self.shards[number], self._tensors)
 
     def release(self) -> None:
         """Do nothing: the caller closes the file."""
@@ -160,10 +157,9 @@ class _FromFile:
 class _ShardOfFile:
     """Streams a shard: its header, then the tensors, read from the source file."""
 
-    def __init__(self, shard: Shard, tensors: Mapping[str, FileTensor], wait: LongWait) -> None:
+    def __init__(self, shard: Shard, tensors: Mapping[str, FileTensor]) -> None:
         self._pieces = itertools.chain([shard.header], (tensors[leaf.name].read() for leaf in shard.leaves))
         self._piece = memoryview(b"")
-        self._wait = wait
 
     def readinto(self, buffer: memoryview, /) -> int:
         filled = 0
@@ -177,7 +173,6 @@ class _ShardOfFile:
             buffer[filled : filled + count] = self._piece[:count]
             self._piece = self._piece[count:]
             filled += count
-        self._wait.advance(filled)
         return filled
 
 
