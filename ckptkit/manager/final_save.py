@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Literal, TypeAlias
 
 from ckptkit.core.progress import Progress
-from ckptkit.core.progress_bar import Countdown, countdown
+from ckptkit.core.waiting import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
 from ckptkit.format.documents import StrictModel
 from ckptkit.manager.agreement import RankSync

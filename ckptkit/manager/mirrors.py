@@ -21,7 +21,7 @@ from datetime import timedelta
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.core.contents import Contents
 from ckptkit.core.text import many
-from ckptkit.core.progress_bar import Countdown, LongWait, countdown
+from ckptkit.core.waiting import Countdown, LongWait, countdown
 from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import Commit

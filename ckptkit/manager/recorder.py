@@ -23,7 +23,7 @@ from typing import Any
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveReport
 from ckptkit.core.text import message_of
-from ckptkit.core.progress_bar import Countdown
+from ckptkit.core.waiting import Countdown
 from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.errors import CkptKitError, ResumeError, StaleAttemptError
 from ckptkit.format.events import (

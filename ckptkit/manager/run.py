@@ -29,7 +29,7 @@ from ckptkit.core.save_policy import SavePolicy, automatic, may_split_cycles
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.core.stack import call_of
 from ckptkit.core.text import many
-from ckptkit.core.progress_bar import countdown
+from ckptkit.core.waiting import countdown
 from ckptkit.errors import CkptKitError, Preempted, ResumeError, StorageError
 from ckptkit.format.events import Began, How
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName

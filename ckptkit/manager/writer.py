@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from ckptkit.checkpoint.write import Staged
 from ckptkit.core.save_report import SaveReport, SaveTotals
-from ckptkit.core.progress_bar import LongWait
+from ckptkit.core.waiting import LongWait
 from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import CkptKitError, ResumeError, SaveFailedError, StaleAttemptError
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase

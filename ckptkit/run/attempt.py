@@ -26,7 +26,7 @@ from ckptkit.checkpoint.open import OpenedCheckpoint, committed, open_checkpoint
 from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.text import listed
-from ckptkit.core.progress_bar import LongWait
+from ckptkit.core.waiting import LongWait
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,

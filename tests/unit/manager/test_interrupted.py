@@ -14,7 +14,7 @@ from support.interrupted import InterruptedCall
 
 from ckptkit import CheckpointManager, Mirror, Preemption, SaveEvery
 from ckptkit.core import worker
-from ckptkit.core.progress_bar import countdown
+from ckptkit.core.waiting import countdown
 from ckptkit.core.worker import Latch
 from ckptkit.manager import mirrors, writer
 from ckptkit.manager import run as live_run

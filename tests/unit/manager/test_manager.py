@@ -742,7 +742,7 @@ def test_start_says_where_it_goes_on_and_which_left_no_checkpoint(root, caplog):
 def test_wait_has_one_time_for_all(root, monkeypatch):
     """What the save under way took is not there for the mirror any more."""
     now, left = [0.0], []
-    monkeypatch.setattr("ckptkit.core.progress_bar.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("ckptkit.core.waiting.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(SaveResults, "drain", lambda self, timeout: now.append(now.pop() + 4))
     monkeypatch.setattr(Chain, "settle", lambda self, seconds_left: left.append(seconds_left()))
     manager, _ = started(root)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support.runs.scenario import Life, history, name_at
 
-from ckptkit.core.progress_bar import LongWait, countdown
+from ckptkit.core.waiting import LongWait, countdown
 from ckptkit.run import attempt
 
 
@@ -35,7 +35,7 @@ def test_a_wait_logs_every_half_minute(clock, caplog):
 
 def test_countdown_ends_at_zero(monkeypatch, clock):
     """Who waits until nothing is left would miss it otherwise."""
-    monkeypatch.setattr("ckptkit.core.progress_bar.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("ckptkit.core.waiting.time", SimpleNamespace(monotonic=clock))
     seconds_left, left = countdown(timedelta(seconds=60)), []
     for clock.now in (0, 59, 60, 100):
         left.append(seconds_left())
