@@ -27,7 +27,7 @@ from ckptkit.manager.heartbeat import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
 from ckptkit.manager.process import show_log
-from ckptkit.mindspore.callback.attachment import Attachment, as_list
+from ckptkit.mindspore.callback.attachment import Attachment, Replaced, as_list
 from ckptkit.mindspore.callback.session import TrainingSession, metrics_of
 from ckptkit.mindspore.callback.trainer_attachment import LOOP_COUNTERS, TrainerAttachment
 from ckptkit.mindspore.loop import leave_complete
@@ -56,7 +56,7 @@ class CheckpointCallback(Callback):
         if not point.complete:
             model.train(10, dataset, callbacks=[ckpt], initial_epoch=point.epoch)
 
-    Put it last in the list of callbacks.
+    Its place in the list of callbacks does not matter: ``Model`` calls it after the others.
 
     Args:
         root: The run root, one per training: a path or a URL.
@@ -131,6 +131,7 @@ class CheckpointCallback(Callback):
             ranks=ranks,
         )
         self._session: TrainingSession | None = None
+        self._ordered: Replaced | None = None  # methods of the model that `resume` got
         self._trainer: TrainerAttachment | None = None
         self._depth = 0
         self._preempted = False
@@ -193,6 +194,8 @@ class CheckpointCallback(Callback):
             read_only=self._training.read_only,
             metrics=metrics_of(model),
         )
+        starts = {name: functools.partial(self._start_last, getattr(model, name)) for name in ("train", "fit")}
+        self._ordered = Replaced(model, **starts)
         return point
 
     def train(
@@ -329,7 +332,19 @@ class CheckpointCallback(Callback):
             )
         return self._session
 
+    def _start_last(self, start: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Call ``start`` with this callback at the end of the list that has it: what others change is saved, too."""
+
+        def ordered(value: Any) -> Any:
+            if isinstance(value, list | tuple) and any(item is self for item in value):
+                return [*(item for item in value if item is not self), self]
+            return value
+
+        start(*map(ordered, args), **{name: ordered(value) for name, value in kwargs.items()})
+
     def _drop_session(self, error: BaseException | None = None) -> None:
+        if self._ordered is not None:
+            self._ordered.undo()
         session, self._session = self._session, None
         if session is not None:
             self._depth = 0

@@ -32,19 +32,15 @@ _HOOKS = {name for name in vars(Callback) if not name.startswith("_")}
 _STEP_HOOKS = {hook for hook in _HOOKS if "eval" not in hook and ("step" in hook or hook.endswith("epoch_begin"))}
 
 
-def may_write_in_window(
-    callbacks: Sequence[Callback], read_only: Sequence[Callback | type[Callback]], *, followed: bool
-) -> list[str]:
+def may_write_in_window(callbacks: Sequence[Callback], read_only: Sequence[Callback | type[Callback]]) -> list[str]:
     """Return the class names of the ``callbacks`` that may write to parameters while a window may be open.
 
-    Those in ``read_only``, or of classes in it, do not. ``followed`` says whether some come after the one that saves:
-    they run after the save at the end of an epoch, or stop an epoch whose last step that one has seen.
+    Those in ``read_only``, or of classes in it, do not.
     """
-    hooks = _HOOKS - {"begin", "on_train_begin"} if followed else _STEP_HOOKS
     classes = tuple(declared for declared in read_only if isinstance(declared, type))
     objects = {id(declared) for declared in read_only}
     others = [callback for callback in callbacks if not isinstance(callback, classes) and id(callback) not in objects]
-    return sorted({type(callback).__name__ for callback in others if not only_looks(callback, hooks)})
+    return sorted({type(callback).__name__ for callback in others if not only_looks(callback, _STEP_HOOKS)})
 
 
 def only_looks(callback: Callback, hooks: Iterable[str]) -> bool:

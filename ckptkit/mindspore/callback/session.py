@@ -15,7 +15,6 @@ import mindspore.dataset as ds
 from mindspore.train import (
     Callback,
     History,
-    LearningRateScheduler,
     LossMonitor,
     Model,
     ModelCheckpoint,
@@ -31,7 +30,6 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.callback.parameter_writers import is_idle, may_write_in_window
 from ckptkit.mindspore.data.pipeline import source_names
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.observe.users import is_mindspores
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
@@ -82,18 +80,21 @@ class TrainingSession:
                 "this training has two CheckpointCallbacks, and each would position the data at its own checkpoint. "
                 "Keep one of them; mirror= also stores its checkpoints at a second root"
             )
+        if params.list_callback[-1] is not me:  # `resume` has not seen the call of ``Model``
+            raise ResumeError(
+                "what a callback after CheckpointCallback changes at the end of a step would be missing in the "
+                "checkpoint of that step: put CheckpointCallback last, callbacks=[..., ckpt]"
+            )
         # Ranks may have different callbacks, such as a log in rank 0 only. If none in any rank can stop, later steps
         # need no agreement.
         self._may_stop = self.manager.agree(any(map(may_stop, callbacks)))
         acting = [callback for callback in callbacks if not is_idle(callback)]
         self._other_callbacks.bind(callbacks)
         self._state.examination.judge_callbacks(callbacks, self._evaluated_by, acting)
-        self._refuse_late_callbacks(list(params.list_callback), me)
         if params.optimizer is None:
             # Model(cell) leaves it empty, which makes MindSpore's learning-rate callbacks fail.
             params.optimizer = getattr(self._state.cell, "optimizer", None)
-        followed = params.list_callback[-1] is not me
-        writers = may_write_in_window(callbacks, self._read_only, followed=followed)
+        writers = may_write_in_window(callbacks, self._read_only)
         if writers:
             self._give_up_window(writers)
         params.cur_step_num = self.point.batches_delivered
@@ -155,7 +156,6 @@ class TrainingSession:
             # request_stop ends an epoch early and still calls this; the last step has saved that partial epoch.
             if not stopping:
                 raise ResumeError(self._other_size(params))
-            self.manager.fence()  # as below: a callback after this one may have requested the stop
             return
         stopping = self._agreed_stop(run_context)
         metrics = _numbers(params.get("eval_results") or {})
@@ -247,26 +247,6 @@ class TrainingSession:
         begins = self._epochs - params.epoch_num
         if begins != self.point.epoch:
             raise ResumeError(_wrong_epoch(self.point.epoch, begins))
-
-    def _refuse_late_callbacks(self, callbacks: list[Callback], me: Callback) -> None:
-        after = callbacks[[callback is me for callback in callbacks].index(True) + 1 :]
-        stored = self._state.stateful_objects()
-        late = [
-            type(callback).__name__
-            for callback in after
-            if self._other_callbacks.is_adapted(callback)
-            or isinstance(callback, LearningRateScheduler)  # it changes the optimizer's learning rate
-            or any(callback is value for value in stored)
-        ]
-        if late:
-            raise ResumeError(f"{', '.join(late)} would change after its state was saved; put CheckpointCallback last")
-        unknown = [type(callback).__name__ for callback in after if not is_mindspores(callback)]
-        if unknown:
-            _log.warning(
-                "%s comes after CheckpointCallback in the list of callbacks: what it changes at the end of a step is "
-                "not in the checkpoint of that step. Put CheckpointCallback last.",
-                ", ".join(unknown),
-            )
 
 
 def _wrong_epoch(wanted: int, actual: int) -> str:

@@ -51,9 +51,6 @@ class OtherCallbacks:
         """Return the callbacks whose state is stored here, with the names of the attributes that it holds."""
         return [(held, (*fields, "best_weights_param_dict", "best_weights")) for held, fields in self._adapted.values()]
 
-    def is_adapted(self, callback: Callback) -> bool:
-        return any(callback is adapted for adapted, _ in self._adapted.values())
-
     def early_stop(self) -> str | None:
         """Return which callback ended training for good, or None."""
         for name, (callback, _) in self._adapted.items():

@@ -55,7 +55,7 @@ class Case:
     scaled: Literal["no", "scaler", "cell"] = "no"
     mid_cycle: Literal["exact", "align", "rewind"] = "exact"
     window: Literal["auto", "slice"] = "auto"
-    started_by: Literal["callback", "script"] = "callback"
+    started_by: Literal["callback", "script", "resume"] = "callback"  # "resume": by the script, ckpt first in the list
 
     def __str__(self) -> str:
         chosen = (self.remainder, self.normalize, self.scaled, self.mid_cycle, self.window, self.started_by)

@@ -40,7 +40,7 @@ SPECIAL = [
     Case("pynative", 5, "Adam", "dense", "fit", mid_cycle="align", started_by="script"),
     Case("graph", 3, "Momentum", "dense", "train", started_by="script"),
     Case("graph", 4, "Momentum", "dense", "train", mid_cycle="rewind", window="slice"),
-    Case("pynative", 3, "RMSProp", "dense", "fit", mid_cycle="rewind"),
+    Case("pynative", 3, "RMSProp", "dense", "fit", mid_cycle="rewind", started_by="resume"),
 ]
 # What the default suite runs, and how many of the kills of its plan: every value of every parameter, every moment.
 DEFAULT = {CASES[2]: (2, 5), SPECIAL[0]: (1, 8), SPECIAL[1]: (2, 5, 8), SPECIAL[2]: (1, 4, 5), SPECIAL[5]: (0, 6)}

@@ -358,6 +358,10 @@ def main(job: Job) -> None:
         attached = ckpt.attach()
         getattr(model, case.api)(EPOCHS, *data, callbacks=loop)
         point = attached.point
+    elif case.started_by == "resume":
+        point = ckpt.resume(model, data[0], EPOCHS)
+        if not point.complete:
+            getattr(model, case.api)(EPOCHS, *data, callbacks=[ckpt, loop], initial_epoch=point.epoch)
     else:
         point = getattr(ckpt, case.api)(model, EPOCHS, *data, callbacks=loop)
     if point.complete:

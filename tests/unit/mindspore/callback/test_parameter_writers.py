@@ -173,10 +173,9 @@ def test_callback_that_acts_in_a_window_is_named():
         callback = type("Mine", (Callback,), {hook: lambda self, run_context: halve(0)})()
         before = hook in ("on_train_begin", "begin")  # nothing was saved yet
         at_end = (hook.endswith("end") and "step" not in hook) or "eval" in hook
-        assert may_write_in_window([callback], [], followed=True) == ([] if before else ["Mine"]), hook
-        assert may_write_in_window([callback], [], followed=False) == ([] if before or at_end else ["Mine"]), hook
+        assert may_write_in_window([callback], []) == ([] if before or at_end else ["Mine"]), hook
         for declared in (type(callback), Callback, callback):  # its class, one of its classes, itself
-            assert may_write_in_window([callback], [declared], followed=True) == [], (hook, declared)
+            assert may_write_in_window([callback], [declared]) == [], (hook, declared)
 
 
 def test_arguments_of_hooks_are_known():

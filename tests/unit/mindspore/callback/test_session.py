@@ -115,19 +115,6 @@ def test_changed_epoch_length_ends_training(root):
             job.started(checkpoints(root / str(first)), 3)
 
 
-class Clipping(Callback):
-    def on_train_step_end(self, run_context):
-        pass
-
-
-def test_callback_after_checkpoint_callback_is_named(root, shown):
-    job = Job()
-    ckpt = checkpoints(root)
-    point = ckpt.resume(job.model, job.data, 1)
-    job.model.train(1, job.data, callbacks=[ckpt, Clipping()], initial_epoch=point.epoch)
-    assert "Clipping comes after CheckpointCallback" in shown()
-
-
 def test_relative_root_is_resolved_when_callback_is_made(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()

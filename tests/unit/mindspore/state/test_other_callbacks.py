@@ -13,7 +13,6 @@ from support.training import (
     CrashError,
     Interrupt,
     Job,
-    Steps,
     Stop,
     accumulation_cell,
     checkpoints,
@@ -22,7 +21,6 @@ from support.training import (
     tensors,
 )
 
-import ckptkit as ck
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -147,16 +145,6 @@ def test_unused_and_new_callbacks_are_named(root, shown):
     checkpoints(root).train(job.model, 3, job.data, callbacks=[callback])
     assert "has state of a callback EarlyStopping, which this training does not use" in shown()
     assert "the callback ReduceLROnPlateau is not in the checkpoint and begins afresh" in shown()
-
-
-def test_after_the_checkpoint_callback_they_are_refused(root):
-    for make in (stopping, reducing):
-        job, ckpt, steps = Job(), checkpoints(root), Steps()
-        ckpt.resume(job.model, job.data, epochs=1)
-        name = type(make()).__name__
-        with pytest.raises(ck.ResumeError, match=rf"{name} would change .*put CheckpointCallback last"):
-            job.model.train(1, job.data, callbacks=[steps, ckpt, make()])
-        assert steps.begun == 0, name
 
 
 def test_learning_rate_callbacks_get_optimizer_of_cell(root):
