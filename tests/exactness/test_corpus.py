@@ -47,6 +47,13 @@ def test_runner_tells_lost_state_from_stored_state_and_from_a_defect():
 
 
 @pytest.mark.extended
+def test_optimizers_networks_and_precisions_resume_exactly():
+    results = [*results_of([read(path) for path in sorted(JOBS.glob("t[0-9]*.py"))], at_once=2, is_killed=True)]
+    assert {result.job.name: result.about for result in results if result.category != "exact"} == {}
+    assert len(results) == 13
+
+
+@pytest.mark.extended
 @pytest.mark.timeout(3000)
 def test_sample_of_the_corpus_is_seldom_silent():
     seed = int(os.environ.get("CORPUS_SEED", time.localtime().tm_yday))

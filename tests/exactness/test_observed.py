@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.corpus.__main__ import HERE
-from benchmarks.corpus.job import Job
+from benchmarks.corpus.job import JOBS, Job, read
 from benchmarks.corpus.lives import Lives
 
 HEAD = """
@@ -125,6 +125,30 @@ final(trainer.scale, sorted(trainer.streak.items()))
 os._exit(0)
 """
 
+LIMITS = """
+class Held:
+    def __init__(self):
+        self.value = {"large": 2**90, "small": 5e-310, "text": "", "bytes": b""}
+        self.value["array"] = np.zeros((2, 0, 3), np.uint64)
+    def change(self):
+        self.value = {
+            "large": self.value["large"] * 3 + 2**70, "small": self.value["small"] / 7, "negative zero": -0.0,
+            "text": self.value["text"] + "é\\n\\x00", "bytes": self.value["bytes"] + b"\\xff\\x00",
+            "array": self.value["array"] + np.uint64(2**63), "half": np.float16(self.value["small"]),
+            3: [None, float("inf"), True], (3, "pair"): (), "none": None,
+        }
+    def state_dict(self):
+        return {"value": self.value}
+    def load_state_dict(self, state):
+        self.value = state["value"]
+held = Held()
+for x, y in ck.loop(ROOT, rows, epochs=3, train=[net, optimizer], stateful={"held": held}, **SAVE):
+    held.change()
+    train_step(x, y)
+final(held.value)
+os._exit(0)
+"""
+
 STRICT = """
 class Holder:
     pass
@@ -178,6 +202,17 @@ def test_state_in_plain_python_goes_on_exactly(lives, request, body, paths):
     told = " ".join(message for message in messages(result.lives["whole"], "INFO") if message.startswith("also stored"))
     assert any(path in told for path in paths)
     assert result.names == []
+
+
+def test_values_at_their_limits_are_stored_by_name(lives):
+    result = run(lives, "limits", LIMITS)
+    assert (result.outcome, result.names) == ("exact", [])
+    assert finals(result, "resumed") == finals(result, "whole") != []
+
+
+def test_denormal_moments_go_on_exactly(lives):
+    result = lives.result_of(read(JOBS / "t12_denormal_moments.py"))
+    assert (result.category, result.about) == ("exact", "")
 
 
 def test_without_it_they_differ(lives):

@@ -10,10 +10,10 @@ from pathlib import Path
 import mindspore as ms
 
 from exactness.cells import kinds
-from exactness.jobs import networks, optimizers, precision, refusals, stages, stateful
+from exactness.jobs import refusals, stages
 from exactness.jobs.run import JOBS, Run
 
-__all__ = ["JOBS", "kinds", "networks", "optimizers", "precision", "refusals", "stages", "stateful"]
+__all__ = ["JOBS", "kinds", "refusals", "stages"]
 
 
 def main(name: str, mode: str, folder: str, trace: str, kill: str = "0") -> None:

@@ -57,15 +57,3 @@ def accumulating(loss=None, optimizer=None):
     """A train cell."""
     loss = loss if loss is not None else Loss()
     return ck.AccumulationTrainCell(loss, optimizer or adam(loss), K).set_train()
-
-
-def updating(forward, optimizer):
-    """A step by hand."""
-    gradients_of = ms.value_and_grad(forward, None, optimizer.parameters)
-
-    def step(x, y):
-        loss, gradients = gradients_of(x, y)
-        optimizer(gradients)
-        return loss
-
-    return step
