@@ -24,7 +24,7 @@ FINE = 0
 PROBLEM = 1
 WRONG_USAGE = 2
 UNREACHABLE = 3
-INTERRUPTED = 130  # the code that a shell reports for SIGINT
+INTERRUPTED = 130  # the code that a shell reports after Ctrl-C
 BROKEN_PIPE = 141  # and for SIGPIPE
 
 _DEBUG = "--debug"
@@ -95,13 +95,13 @@ def wrong_values() -> Iterator[None]:
 
 @contextlib.contextmanager
 def resumable(end: str, advice: str) -> Iterator[None]:
-    """Add ``advice`` to the error of a storage, and to the message about an interrupt before ``end``."""
+    """Add ``advice`` to the error of a storage, and to the message about Ctrl-C before ``end``."""
     try:
         yield
     except StorageError as error:
         raise StorageError(f"{error} {advice}") from error
     except KeyboardInterrupt:
-        complain(f"interrupted before {end}. {advice}")
+        complain(f"Ctrl-C came before {end}. {advice}")
         raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
@@ -14,8 +15,8 @@ ENDS = {
     "exited": "not closed",
     "failed": "failed",
     "preempted": "preempted",
-    "interrupted": "interrupted",
-    "overtaken": "taken over",
+    "interrupted": "Ctrl-C",
+    "overtaken": "overtaken",
 }
 
 _SECTION = re.compile(r"^-{9,}\n- ([^:\n]+):.*\n-{9,}\n", re.MULTILINE)
@@ -36,6 +37,11 @@ def listed(problems: Sequence[str]) -> str:
         shown = problems[: _MOST_LISTED - 1]
         problems = [*shown, f"and {len(problems) - len(shown)} more; CKPTKIT_DEBUG=1 lists them"]
     return "".join(f"\n  {problem}" for problem in problems)
+
+
+def signal_name(number: int) -> str:
+    """Return what people call a signal."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 def some(names: Sequence[str], most: int = _MOST_NAMES) -> str:

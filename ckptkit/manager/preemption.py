@@ -30,6 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from ckptkit.core.text import signal_name
 from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.manager.heartbeat import HEARTBEAT, Request
 from ckptkit.manager.options import Preemption
@@ -158,7 +159,7 @@ class SignalWatch:
                 _log.warning(
                     "the handler of %s is replaced during training, because that signal asks ckptkit to save and to "
                     'end training (Preemption(then="off") keeps your handler)',
-                    signal.Signals(number).name,
+                    signal_name(number),
                 )
 
     def _restore(self, line: _Line) -> None:
@@ -240,7 +241,7 @@ class SignalWatch:
 def name_of(number: int, stdin: int = 0) -> str:
     """Return the name of a signal, for people; at a terminal, SIGTERM may be what MindSpore makes of Ctrl-C."""
     at_terminal = number == signal.SIGTERM and os.isatty(stdin)
-    return signal.Signals(number).name + (" (which MindSpore also sends after Ctrl-C)" if at_terminal else "")
+    return "Ctrl-C or SIGTERM" if at_terminal else signal_name(number)
 
 
 class _Line:
@@ -334,7 +335,7 @@ class PreemptionRequest:
         unmet = self.is_asked
         self.settle()
         if unmet and self._number is not None and alone:
-            name = signal.Signals(self._number).name
+            name = signal_name(self._number)
             if quietly:
                 _log.warning("%s also arrived; training ended before ckptkit acted on it", name)
             else:

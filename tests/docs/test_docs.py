@@ -3,6 +3,7 @@
 `tests/docs/documents.py` says what the info string of a block means.
 """
 
+import ast
 import json
 import re
 import sys
@@ -150,6 +151,14 @@ def test_every_section_link_leads_to_heading() -> None:
     assert len(links) > 5
     for page, target, section in links:
         assert section in anchors(page.parent / target if target else page), f"{page.name}: {target}#{section}"
+
+
+def test_pages_and_messages_call_it_ctrl_c() -> None:
+    for path in [*ENGLISH, *PROJECT.glob("docs/zh/*.md")]:
+        assert "SIGINT" not in path.read_text(encoding="utf-8"), path
+    for path in PROJECT.glob("ckptkit/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            assert not (isinstance(node, ast.Constant) and "SIGINT" in str(node.value)), (path, node.lineno)
 
 
 @pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])

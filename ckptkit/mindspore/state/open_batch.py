@@ -72,7 +72,7 @@ class OpenBatch:
     def _interruption(self) -> str | None:
         error = sys.exc_info()[1]
         if error is not None and error is not self._older_error and not isinstance(error, self._ends_of_data):
-            return type(error).__name__
+            return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else type(error).__name__
         return "a signal" if _signal_handlers() > self._older_handlers else None
 
 

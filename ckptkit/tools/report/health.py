@@ -20,7 +20,7 @@ _HEADLINES = {
     "closed": "The last attempt ended without an error, and saved nothing at its end.",
     "failed": "The last attempt failed.",
     "preempted": "The last attempt was preempted and may be started again.",
-    "interrupted": "The last attempt was interrupted.",
+    "interrupted": "Ctrl-C ended the last attempt.",
     "overtaken": "The last attempt was taken over by another process.",
     "complete": "The training is complete: the last attempt found nothing left to do.",
     "exited": "The program of the last attempt ended without closing its manager: use `with manager:`.",
@@ -48,7 +48,7 @@ def judge(story: RunStory) -> HealthVerdict:
 def _headline(last: Attempt) -> str:
     if last.how is not None or last.tells_exit:
         known = last.how is not None or last.cause is None
-        return _HEADLINES[last.how] if known else f"The last attempt ended ({last.cause}): {last.cause_message}"
+        return _HEADLINES[last.how] if known else f"The last attempt ended ({last.ended}): {last.cause_message}"
     return _UNKNOWN
 
 

@@ -108,7 +108,7 @@ class Attempt:
         """How it ended, for people; None if it may still be running."""
         if self.how is not None:
             return ENDS[self.how]
-        return None if self.cause is None else self.cause
+        return None if self.cause is None else ENDS.get(self.cause, self.cause)
 
     def see(self, at: datetime | None, step: int | None = None) -> None:
         """Record activity at that time and step."""

@@ -18,7 +18,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ckptkit.core.text import many
+from ckptkit.core.text import many, signal_name
 from ckptkit.manager.heartbeat import Phase, Record
 from ckptkit.tools.supervisor.life import SupervisedLife
 
@@ -122,7 +122,7 @@ def _is_asked(life: SupervisedLife) -> bool:
 
 def _preempted(life: SupervisedLife) -> LifeFinding:
     if life.asked is not None:
-        what = f"{signal.Signals(life.asked).name} asked it to end"
+        what = f"{signal_name(life.asked)} asked it to end"
     else:
         what = next(
             f"it was asked to end ({record.text('message')})" for record in life.ranks if record.category == b"asked"
@@ -153,7 +153,9 @@ def _asked(life: SupervisedLife, number: int) -> LifeFinding:
     if life.returncode == PREEMPTED or any(record.how == b"preempted" for record in life.ranks):
         return _preempted(life)
     name = signal.Signals(number).name
-    return LifeFinding("interrupted", f"{name} ended it", record=_first(life.ranks), signal=name)
+    if number == signal.SIGINT:
+        return LifeFinding("interrupted", "it ended without a last save", record=_first(life.ranks), signal=name)
+    return LifeFinding("preempted", f"{name} ended it without a last save", record=_first(life.ranks), signal=name)
 
 
 def _of_success(life: SupervisedLife) -> LifeFinding:
@@ -196,7 +198,7 @@ def _of_ranks(life: SupervisedLife) -> LifeFinding:
 def _of_error(life: SupervisedLife, record: Record) -> LifeFinding:
     error, message = record.text("error"), record.text("message").removesuffix(".")
     cause = record.text("category") or ("exit" if error in ("SystemExit", "KeyboardInterrupt") else "exception")
-    what = f"{error}: {message}" if message else error
+    what = "Ctrl-C" if error == "KeyboardInterrupt" else f"{error}: {message}" if message else error
     return LifeFinding(cause, what, place_of(record), _rank_of(record), record)
 
 
@@ -229,7 +231,9 @@ def _from_outside(life: SupervisedLife, rank: int | None, name: str | None, erro
         return LifeFinding("out-of-memory", "it found no more memory", signal=name)
     if name is not None and name in _CRASHES:
         return LifeFinding("crash", f"it crashed with {name}", signal=name)
-    return LifeFinding("killed", f"{name} killed it", signal=name) if name is not None else None
+    if name is None:
+        return None
+    return LifeFinding("killed", f"{signal_name(signal.Signals[name])} killed it", signal=name)
 
 
 def _crash_of(life: SupervisedLife, record: Record | None) -> str | None:
@@ -327,7 +331,7 @@ def _end_of(life: SupervisedLife, finding: LifeFinding) -> RestartDecision | Non
     if finding.cause == "finished":
         return RestartDecision(finding, DONE, "done")
     if finding.cause in ("preempted", "interrupted"):
-        is_typed = finding.cause == "interrupted" and life.asked in (signal.SIGINT, signal.SIGQUIT)
+        is_typed = finding.signal is not None and life.asked in (signal.SIGINT, signal.SIGQUIT)
         code = 128 + life.asked if is_typed and life.asked is not None else PREEMPTED
         return RestartDecision(finding, code, "the same command continues the run")
     if finding.cause == "usage" or (not life.records and life.returncode in _NO_PROGRAM):

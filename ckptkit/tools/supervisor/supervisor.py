@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.core.text import many
+from ckptkit.core.text import ENDS, many, signal_name
 from ckptkit.core.worker import Latch, Worker
 from ckptkit.format.events import LifeEnded
 from ckptkit.storage import Storage
@@ -91,7 +91,7 @@ class Supervisor:
                 return decision.exit_code
             asked = life.asked or self._pause(requests, decision)  # also what came while a hang was ended
             if asked is not None:
-                self._job.say(f"{signal.Signals(asked).name} arrived: no other life begins")
+                self._job.say(f"{signal_name(asked)} arrived: no other life begins")
                 return 128 + asked if asked == signal.SIGINT else 143
             down_seconds = self._job.monotonic() - life.ended
 
@@ -129,7 +129,7 @@ class Supervisor:
     def _report(self, life: SupervisedLife, decision: RestartDecision) -> None:
         say, finding = self._job.say, decision.finding
         lasted = timedelta(seconds=round(life.seconds))
-        say(f"life {life.number} ended after {lasted}: {finding.cause}: {finding.why}")
+        say(f"life {life.number} ended after {lasted}: {ENDS.get(finding.cause, finding.cause)}: {finding.why}")
         if life.left:
             who = ", ".join(map(str, life.left))
             say(f"these processes could not be killed: {who}; the kernel holds them, or they are another user's")

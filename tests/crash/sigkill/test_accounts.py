@@ -81,7 +81,7 @@ def test_classes_of_killed_lives_add_up_to_wall_time(tmp_path):
 ENDS = [
     ("manager.wait(); sys.exit(3)", 3, "exited", "The program of the last attempt ended without"),
     ("raise RuntimeError('no memory')", 1, "failed", "The last attempt failed."),
-    ("os.kill(os.getpid(), signal.SIGINT); pause.wait(9)", -signal.SIGINT, "interrupted", "The last attempt was"),
+    ("os.kill(os.getpid(), signal.SIGINT); pause.wait(9)", -signal.SIGINT, "interrupted", "Ctrl-C ended the last"),
     ("os._exit(4)", 4, None, "The last attempt did not record its end: it is running, or it was killed."),
     ("globals().pop('manager'); sys.exit()", 0, "exited", "The program of the last attempt ended without"),
 ]

@@ -135,15 +135,23 @@ def test_sigterm_while_the_rest_of_a_life_ends_lets_no_other_begin(tmp_path: Pat
     assert job.left() == []
 
 
-def test_signal_that_nobody_below_knows_ends_the_job(tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background jobs ignore it, and so would the job
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGQUIT, "preempted: SIGQUIT ended it without a last save"),
+        (signal.SIGINT, "Ctrl-C: it ended without a last save"),
+    ],
+)
+def test_signal_that_nobody_below_knows_ends_the_job(tmp_path: Path, number: int, said: str) -> None:
+    before = signal.signal(number, signal.SIG_DFL)  # a shell's background jobs ignore it, and so would the job
     try:
         job = started(tmp_path, ["sh", "-c", "echo ready; exec sleep 600"])
     finally:
-        signal.signal(signal.SIGQUIT, before)
-    job.process.send_signal(signal.SIGQUIT)
-    assert job.end() == 131, job.stderr
-    assert "interrupted: SIGQUIT ended it" in job.stderr
+        signal.signal(number, before)
+    job.process.send_signal(number)
+    assert job.end() == 128 + number, job.stderr
+    assert said in job.stderr
+    assert "SIGINT" not in job.stderr
     assert job.left() == []
 
 
