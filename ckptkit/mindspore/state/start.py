@@ -103,7 +103,8 @@ class Start:
         self._restored = None
         sources.counting.fence()
         mark_half_restored(sources.every_cell(), contents.checkpoint)
-        self._shared = self._shared_at_save(contents, state)
+        recorded = state["train"]["shared_memory"]
+        self._shared = sources.shared_memory.groups() if recorded is None else recorded
         if sources.shared_memory.restore(self._shared):
             seen = self._leaves()
         sources.parameters.read_from(contents, seen)
@@ -163,22 +164,6 @@ class Start:
         clear_half_restored(sources.every_cell())
         _tell_what_is_fresh(contents, leaves, wanted)
         self._prepare(contents.root)
-
-    def _shared_at_save(self, contents: Contents, state: Mapping[str, Any]) -> Sequence[Sequence[str]]:
-        """Return the groups that had one memory; if the checkpoint does not say, those of now with equal values."""
-        groups: Sequence[Sequence[str]] | None = state["train"]["shared_memory"]
-        if groups is not None:
-            return groups
-
-        def bits(name: str) -> object:
-            if name in contents.entries:
-                return contents.peek(name).tobytes()
-            given, _, place = name.partition("/")
-            stored = state["user"].get(given, {})
-            stored = stored["parameters"] if given in self._sources.named_cells else stored
-            return stored[place][1].tobytes() if place in stored else name
-
-        return [group for group in self._sources.shared_memory.groups() if len(set(map(bits, group))) == 1]
 
     def undo_changes(self) -> None:
         """Undo changes to the state since `restore`; does nothing without it, or after `trained`.
@@ -495,20 +480,16 @@ def _not_put_back(observed: Mapping[str, Any], worlds: Worlds) -> str | None:
 
 
 def _tell_what_was_folded(before: Contents, after: Contents, worlds: Worlds, rank: int, *, positioned: bool) -> None:
-    was, progress = before.progress, after.progress
+    was, now = before.progress, after.progress
+    and_sums = ", and so are the accumulators, whose sum over the ranks is kept" if now.micro_step else ""
     _log.warning(
         "%s was made by %d ranks and continues with %d: accumulation steps %d -> %d, micro-step %d -> %d, batches "
-        "%d -> %d, so an update sees the same %d micro-batches. %s Not exact: what each rank has of its own, such "
-        "as BatchNorm statistics and random state, comes from rank %d here (rank %% %d), so that %s%s.",
-        *(after.checkpoint, worlds.before, worlds.now, was.accumulation_steps, progress.accumulation_steps),
-        *(was.micro_step, progress.micro_step, was.batches_delivered, progress.batches_delivered),
-        worlds.now * progress.accumulation_steps,
-        "Gradients are summed in another order, so updates are equal up to floating-point order and rounding"
-        + (", and so are the accumulators, whose sum over the ranks is kept." if progress.micro_step else "."),
-        *(rank % worlds.before, worlds.before),
-        "several ranks begin with the same state"
-        if worlds.now > worlds.before
-        else "the state of the others is dropped",
+        "%d -> %d, so an update sees the same %d micro-batches. Gradients are summed in another order, so updates are "
+        "equal up to floating-point order and rounding%s. Not exact: what each rank has of its own, such as BatchNorm "
+        "statistics and random state, comes from rank %d here (rank %% %d)%s.",
+        *(after.checkpoint, worlds.before, worlds.now, was.accumulation_steps, now.accumulation_steps),
+        *(was.micro_step, now.micro_step, was.batches_delivered, now.batches_delivered),
+        *(worlds.now * now.accumulation_steps, and_sums, rank % worlds.before, worlds.before),
         "" if positioned else "; and the data, which the loop positions itself",
     )
 

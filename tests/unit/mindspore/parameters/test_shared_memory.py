@@ -10,7 +10,6 @@ from mindspore import Parameter, Tensor, nn, ops
 import ckptkit as ck
 from ckptkit.mindspore.parameters.memory import SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.state.sources import Sources
 from ckptkit.tools.interchange import import_weights
 
 
@@ -245,24 +244,3 @@ def test_arrays_that_are_the_memory_of_a_parameter_are_named(tmp_path, shown):
         named += kind in ("held", "attribute")
         words = "best holds arrays that are the memory of net.w, so that they change with training"
         assert shown().count(words) == named, kind
-
-
-@pytest.mark.parametrize("apart", [True, False])
-def test_checkpoint_that_does_not_say_keeps_the_tie_of_equal_values(tmp_path, monkeypatch, apart):
-    """Such as one of an earlier version: parted, a tied weight would train alone, in silence."""
-    sections = Sources.sections
-
-    def without(self, *args):
-        taken = sections(self, *args)
-        del taken["train"]["shared_memory"]
-        return taken
-
-    for named in (True, False):
-        root = tmp_path / str(named)
-        with monkeypatch.context() as patched:
-            patched.setattr(Sources, "sections", without)
-            saved(root, shares=True, named=named, put=part if apart else lambda student, teacher: None)
-        student, teacher, state, manager = job(root, shares=True, named=named)
-        manager.restore(state)
-        assert values(student, teacher) == ([5, 7] if apart else [1, 1])
-        assert (student.w.data_ptr() == teacher.w.data_ptr()) == (not apart)
