@@ -5,33 +5,16 @@ Pure functions, any thread.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 
 from ckptkit.core.text import some
-from ckptkit.mindspore.observe.differences import Differs
-from ckptkit.mindspore.observe.observer import Unstored
 
 _MOST_PATHS = 8
-_ATTRIBUTE = re.compile(r"\.\w+$")
 
 
 def stored(paths: Sequence[str]) -> str:
     """Return the line that says what is stored from now on."""
-    shown = []
-    for owner, group in groupby(paths, _owner_of):
-        first, *others = group
-        shown.append(first)
-        shown += [path.removeprefix(owner) for path in others]
-    more = f" (+{len(shown) - _MOST_PATHS})" if len(shown) > _MOST_PATHS else ""
-    return f"also stored, since training changes them: {', '.join(shown[:_MOST_PATHS])}{more}"
-
-
-def _owner_of(path: str) -> str:
-    """Return the path of the object of an attribute; of anything else, nothing."""
-    attribute = _ATTRIBUTE.search(path)
-    return path[: attribute.start()] if attribute else ""
+    return f"also stored, since training changes them: {some(paths, _MOST_PATHS)}"
 
 
 def named(unstored: Mapping[str, str]) -> str:
@@ -52,7 +35,7 @@ def named(unstored: Mapping[str, str]) -> str:
     )
 
 
-def in_words(lost: Sequence[Unstored], differs: Sequence[Differs]) -> str:
+def in_words(lost: Sequence[tuple[str, str]], differs: Sequence[tuple[str, str, str]]) -> str:
     """Return what differs from the saved run after its state was put back."""
     parts = [f"{path} ({why})" for path, why in lost]
     sentences = [f"could not be put back: {some(parts, _MOST_PATHS)}"] if parts else []

@@ -10,23 +10,25 @@ Guarantees: a look changes nothing. `Observer.begin` changes only what a checkpo
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import sys
 import time
 import types
 import weakref
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import PurePath
+from typing import Any
 
 import mindspore as ms
 import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.observe.data_changes import DataChanges
-from ckptkit.mindspore.observe.differences import Differs, differences, packed_texts, unpacked_texts
-from ckptkit.mindspore.observe.liveness import code_names
 from ckptkit.mindspore.observe.outside import Outside
 from ckptkit.mindspore.observe.packing import CannotPackError, Packer
 from ckptkit.mindspore.observe.paths import Chain, chain_of, is_below, plain_chain
@@ -41,19 +43,13 @@ MOST_BYTES = 1 << 24
 _LOOK_SHARE = 100  # of the time
 _FEW_NODES = 3_000  # looked at before each save
 _INSIDE = ("item", "key", "part")
-_POSITIONS = frozenset(("batches_delivered", "optimizer_step", "epoch"))  # of a ResumePoint
 _BY_REFERENCE = (nn.Cell, type, types.ModuleType, types.FunctionType)  # what they hold is not stored with a container
 _SHARED = (list, dict, set, deque, bytearray, np.ndarray, *GENERATORS)  # several paths may lead to one and change it
 _IN_GRAPH = "compiled into the graph with its first value in this process"
 _LATE = "changes after step()"
 _OF_DATA = "belongs to the data, but the steps change it"
-
-
-class Unstored(NamedTuple):
-    """Says what changes and cannot be stored, or was not put back: its path, and why."""
-
-    path: str
-    why: str
+_CHOICE = re.compile(r"[^\W\d][^\s\d]{0,39}")  # of a script; folders, names of runs and times are not so
+_LARGEST = {int: 1 << 24, float: 100.0}  # numbers that a script begins with; times, addresses and hashes are larger
 
 
 @dataclass
@@ -62,14 +58,12 @@ class Look:
 
     Attributes:
         nodes: By path.
-        progress: The counters of the training.
         frames: The labels of the running functions.
         in_graph: Whether cells are compiled as graphs.
         given: The objects given by name that have a state of their own, by id.
     """
 
     nodes: dict[str, Node]
-    progress: Mapping[str, int]
     frames: Set[str]
     in_graph: bool
     given: Set[int]
@@ -85,7 +79,7 @@ class Observer:
 
     Args:
         reach: Gives what the training reaches, now.
-        progress: Gives its counters, now.
+        epoch: Gives the number of its epoch, now.
         ignore: Patterns of paths that are neither stored nor named, and objects.
         monotonic: Gives seconds.
 
@@ -100,12 +94,12 @@ class Observer:
     def __init__(
         self,
         reach: Callable[[], Reached],
-        progress: Callable[[], Mapping[str, int]],
+        epoch: Callable[[], int],
         *,
         ignore: Sequence[Any] = (),
         monotonic: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._reach, self._progress, self._monotonic = reach, progress, monotonic
+        self._reach, self._epoch_now, self._monotonic = reach, epoch, monotonic
         patterns = [pattern for pattern in ignore if type(pattern) is str]
         self._patterns = [re.compile(re.escape(pattern).replace(r"\*", ".*")) for pattern in patterns]
         self._ignored = [value for value in ignore if type(value) is not str]
@@ -117,9 +111,7 @@ class Observer:
         self._last: Look | None = None
         self._steps, self._epoch = 0, -1
         self._looked_at, self._looked_step, self._look_seconds = float("-inf"), -1, 0.0
-        self._asks_next = self._reads_point = False
-        self._reached_at: Mapping[str, int] = {}
-        self._counted: dict[str, tuple[Any, Mapping[str, int]]] = {}
+        self._asks_next = False
         self._stored: set[int] = set()  # the ids of what the slots of one look lead to
         # What looks saw, by id: a weak reference, since another object may get the id, or None; its path.
         self._objects: dict[int, tuple[weakref.ref[Any] | None, str, Chain]] = {}
@@ -142,15 +134,16 @@ class Observer:
         """Keep the section of a checkpoint until `begin`; None for a run that begins."""
         self._saved, self._began = saved, None
 
-    def begin(self) -> tuple[list[Unstored], list[Differs]]:
+    def begin(self) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
         """Look for the first time, as the first batch is handed out; put back what the checkpoint holds.
 
         Returns:
-            What could not be put back, and what differs from the first look of the saved run.
+            The paths of what could not be put back, and why; the paths of what differs from the first look of the saved
+            run, and its texts then and now.
         """
         saved, self._saved = self._saved, None
-        lost: list[Unstored] = []
-        differing: list[Differs] = []
+        lost: list[tuple[str, str]] = []
+        differing: list[tuple[str, str, str]] = []
         observation = self._began = self._last = self._look(at_batch=True)
         self.reaches_compiled = any(is_compiled(node.value) for node in observation.nodes.values())
         self.reached_code = [*_reached_code(observation)]
@@ -166,7 +159,7 @@ class Observer:
             texts: dict[bool, dict[str, str]] = {True: {}, False: {}}
             for node in observation.nodes.values():
                 texts[self._slot_above(node) is not None][self._first_path(node)] = node.text
-            self._first = texts[True] | unpacked_texts(saved["first"]) | texts[False]
+            self._first = texts[True] | _unpacked_texts(saved["first"]) | texts[False]
         by_parts = [node for node in _shareable(observation) if text_of(node.value) is None]
         may_share = {node.path: node.identity for node in by_parts}
         paths = Counter(may_share.values())
@@ -179,7 +172,7 @@ class Observer:
         if self._began is None:
             return
         self._steps += 1
-        epoch = self._progress()["epoch"]
+        epoch = self._epoch_now()
         if self._steps & (self._steps - 1) == 0 or epoch != self._epoch:
             self._look_at_changes(at_batch=False)
             self._asks_next = True
@@ -197,11 +190,7 @@ class Observer:
             for path, node in [*self._look_at_changes(at_batch=True).nodes.items()]:
                 slot = self._slot_above(node)
                 if slot is not None and path in before and before[path].text != node.text:
-                    if node.is_of_library:  # it goes on by itself, such as a bar around the batches
-                        del self.slots[slot]
-                        self._first[path] = node.text
-                    else:
-                        self.unstored.setdefault(slot, _LATE)
+                    self.unstored.setdefault(slot, _LATE)
 
     def texts(self, frame: types.FrameType) -> dict[str, str]:
         """Return the texts by path of a look that nothing depends on."""
@@ -218,7 +207,7 @@ class Observer:
         if self._looked_step != self._steps and is_quick:
             self._look_at_changes(at_batch=False)
         if self._packed_first is None:
-            self._packed_first = packed_texts(self._first)
+            self._packed_first = np.frombuffer(zlib.compress(json.dumps(self._first).encode()), np.uint8)
         reached = self._reach()
         places = Places(reached, [*users_frames(frame), *self._roots.generators()])
         packer = self._packer(places)
@@ -237,7 +226,6 @@ class Observer:
         began = self._monotonic()
         reached = self._reach()
         frames = users_frames(frame or sys._getframe(1))
-        self._reads_point = any(code_names(frame.f_code)[1] & _POSITIONS for frame in frames)
         reached.known.stored |= {id(value) for value in (self, *self._ignored)}
         walk = Walk(reached.known)
         self._roots.add_to(walk, reached, frames, at_batch=at_batch)
@@ -252,9 +240,7 @@ class Observer:
         labels = {*map(label_of, frames)}
         methods = ("state_dict", "load_state_dict")
         given = {id(value) for _, value in reached.given if all(hasattr(type(value), name) for name in methods)}
-        if not at_batch and frame is None:  # a batch that is handed out is delivered, and not counted yet
-            self._reached_at = dict(self._progress())
-        return Look(walk.nodes, self._reached_at, labels, reached.in_graph, given)
+        return Look(walk.nodes, labels, reached.in_graph, given)
 
     def _look_at_changes(self, *, at_batch: bool) -> Look:
         """Look, and add what differs from the first look to the slots, or to what cannot be stored."""
@@ -353,8 +339,7 @@ class Observer:
             return  # what was added to it is judged by itself
         if self._is_given(node, observation):
             return  # it says itself how it is stored
-        if node.chain()[0].kind != "iterator" or not self._follows_progress(node, observation):
-            self.unstored.setdefault(_around(node)[-1].path, why)
+        self.unstored.setdefault(_around(node)[-1].path, why)
 
     def _note_whole(self, slot: Node) -> None:
         place = self._place_of(slot.value)
@@ -395,14 +380,6 @@ class Observer:
         while node is not None and node.identity not in observation.given:
             node = node.parent
         return node is not None
-
-    def _follows_progress(self, node: Node, observation: Look) -> bool:
-        """Return whether a number equals a counter of the training up to a constant, and the script reads `restore`."""
-        if type(node.value) not in (int, float):
-            return False
-        first, before = self._counted.setdefault(node.path, (node.value, observation.progress))
-        now = observation.progress.items()
-        return self._reads_point and any(node.value - first == count - before[name] for name, count in now)
 
     def _slot_above(self, node: Node | None) -> str | None:
         """Return the path of the slot that stores a node, too."""
@@ -464,7 +441,7 @@ class Observer:
         addresses = self._reach().known.stored | self._objects.keys()
         return Packer(reference, MOST_BYTES, places.owner_of, addresses, place_of)
 
-    def _put_back(self, saved: Mapping[str, Any], observation: Look) -> list[Unstored]:
+    def _put_back(self, saved: Mapping[str, Any], observation: Look) -> list[tuple[str, str]]:
         places, lost = Places(self._reach(), users_frames(sys._getframe(1))), []
         unpacker = places.unpacker()
         # Had one of these led to what a slot has, it would have changed, too, and would be a slot or named.
@@ -480,21 +457,35 @@ class Observer:
                 self.slots[path] = chain_of(place)
                 self.shown.append(path)
             except CannotPackError as error:
-                lost.append(Unstored(path, str(error)))
+                lost.append((path, str(error)))
         return lost
 
-    def _differing(self, saved: Mapping[str, Any], observation: Look) -> list[Differs]:
+    def _differing(self, saved: Mapping[str, Any], observation: Look) -> list[tuple[str, str, str]]:
         """Return what is not as at the first look of the saved run, but for what training changes."""
         changed = [path for path, *_ in (*saved["slots"], *saved["unstored"])]
         epochs = f"int {saved['epochs']}", f"int {self._reach().epochs}"  # training longer is no difference
-        texts = unpacked_texts(saved["first"])
+        nodes, texts = observation.nodes, _unpacked_texts(saved["first"])
+        pairs = [(text, nodes[path]) for path, text in texts.items() if path in nodes and nodes[path].text != text]
         return [
-            difference
-            for difference in differences(texts, observation.nodes)
-            if not self._is_ignored(observation.nodes[difference.path])
-            and not is_below(difference.path, changed)
-            and (difference.before, difference.now) != epochs
+            (node.path, text, node.text)
+            for text, node in pairs
+            if not (_is_mark(node) or self._is_ignored(node) or is_below(node.path, changed))
+            and (text, node.text) != epochs
         ]
+
+
+def _unpacked_texts(packed: Any) -> dict[str, str]:
+    texts: dict[str, str] = json.loads(zlib.decompress(packed.tobytes()))
+    return texts
+
+
+def _is_mark(node: Node) -> bool:
+    """Return whether a value may be one of the process, not of the training: an address, a hash, a time, a folder."""
+    value = node.value
+    if type(value) in _LARGEST:
+        return bool(math.isfinite(value) and abs(value) > _LARGEST[type(value)])
+    is_text = type(value) is str and _CHOICE.fullmatch(value) is None
+    return is_text or issubclass(type(value), (bytes, PurePath)) or node.chain()[0].kind == "environment"
 
 
 def _reached_code(observation: Look) -> Iterator[tuple[str, Any, bool]]:

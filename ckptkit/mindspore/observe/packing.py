@@ -102,14 +102,10 @@ class Packer:
         try:
             return first, self._pack(value, 0)
         except CannotPackError:
-            self._forget(first)
+            for part in self._values[first:]:  # of which nothing is stored
+                del self._numbers[id(part)]
+            del self._values[first:]
             raise
-
-    def _forget(self, first: int) -> None:
-        """Forget the objects from a number on, of which nothing is stored."""
-        for value in self._values[first:]:
-            del self._numbers[id(value)]
-        del self._values[first:]
 
     def _pack(self, value: Any, depth: int) -> Any:
         if depth > _MOST_DEPTH:
@@ -146,8 +142,6 @@ class Packer:
             return ["dict", self._pairs(items_of_dict(value), depth)]
         if issubclass(kind, enum.Enum):
             return ["member", self._class(kind), own_attributes(value)["_name_"]]
-        if kind is types.MethodType and type(value.__func__) is types.FunctionType:
-            return ["method", self._pack(value.__self__, depth + 1), value.__func__.__name__]
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             return ["named tuple", self._class(kind), self._items(tuple.__iter__(value), depth)]
         return self._object(value, depth) if is_users_class(kind) else self._made(value, depth)
@@ -173,16 +167,8 @@ class Packer:
         if _MAKERS.get(getattr(maker, "__qualname__", "")) is not maker or maker is None:
             raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
         state, items, pairs = [*rest, None, None, None][:3]
-        first = len(self._values)
-        try:
-            packed = self._items(arguments, depth)
-        except CannotPackError:
-            if maker is not defaultdict:
-                raise
-            self._forget(first)
-            packed = None  # the factory; the one that is there then is kept
-        held = self._items(items or (), depth), self._pairs(pairs or (), depth)
-        return ["made", maker.__qualname__, packed, *held, self._pack(state, depth + 1)]
+        held = self._items(arguments, depth), self._items(items or (), depth), self._pairs(pairs or (), depth)
+        return ["made", maker.__qualname__, *held, self._pack(state, depth + 1)]
 
     def _class(self, kind: type) -> list[str]:
         if "<locals>" in kind.__qualname__:
@@ -279,7 +265,7 @@ class Unpacker:
                 return self._resolve(packed[4][1])
         return None if packed[0] == "object" and id(present) in self.referred else present
 
-    def _unpacked(self, tag: str, held: Sequence[Any], present: Any) -> Any:  # noqa: PLR0911, PLR0912 - as `_packed`
+    def _unpacked(self, tag: str, held: Sequence[Any], present: Any) -> Any:  # noqa: PLR0911 - as `_packed`
         if tag == "=":
             return held[0]
         if tag == "again":
@@ -308,10 +294,6 @@ class Unpacker:
             return self._tensor(present, *held)
         if tag == "generator":
             return _filled_generator(present, held[0], self._value(held[1]))
-        if tag == "method":
-            owner = self._value(held[0])
-            function = next(vars(base)[held[1]] for base in type(owner).__mro__ if held[1] in vars(base))
-            return types.MethodType(function, owner)
         return self._resolve(held[0])  # "reference"
 
     def _array(self, present: Any, value: Any) -> Any:
@@ -341,9 +323,7 @@ class Unpacker:
     def _made(self, held: Sequence[Any], present: Any) -> Any:
         """Return an object of the standard library, or the one that is there, filled with its content."""
         name, arguments, items, pairs, state = held
-        if arguments is None and type(present) is not defaultdict:
-            raise CannotPackError("a defaultdict whose factory the next process cannot name")
-        made = _MAKERS[name](*self._parts(arguments or (), ()))
+        made = _MAKERS[name](*self._parts(arguments, ()))
         before = present if type(present) is type(made) else None
         if items:
             made.extend(self._parts(items, before or ()))

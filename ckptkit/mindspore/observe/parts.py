@@ -59,7 +59,6 @@ from ckptkit.mindspore.observe.values import (
 Parts: TypeAlias = Iterator[tuple[Step | Root, Any]]
 
 MISSING = object()
-_LAST_ITEMS = 16
 _ATOMS = frozenset(ATOMS)
 _UNSETTABLE = (tuple, functools.partial, types.MethodType, types.BuiltinMethodType)
 # Modules of MindSpore whose objects keep in plain attributes what training changes.
@@ -67,12 +66,11 @@ _KEEPS_STATE = (
     *("mindspore.experimental.optim", "mindspore.amp", "mindspore.nn", "mindspore.train.metrics"),
     "mindspore.train.callback._history",
 )
-# Libraries of whose objects only these attributes count; of tqdm, how far a bar is.
-_FEW_ATTRIBUTES = {"logging": ("level", "handlers", "filters"), "tqdm": ("n",), "rich": ("n",)}
+_OF_LOGGERS = ("level", "handlers", "filters")
 _CLOSED = frozenset(
     (
         *("threading", "concurrent", "asyncio", "_asyncio", "multiprocessing", "subprocess", "socket", "_socket"),
-        *("selectors", "_pytest", "pluggy"),  # the last two: what a test that trains holds of its runner
+        *("selectors", "tqdm", "rich", "_pytest", "pluggy"),  # the last two: what a test holds of its runner
     )
 )
 # What every cell has, and what a call in GRAPH leaves in it; a test tells of more.
@@ -91,15 +89,15 @@ class Known:
         stored: The ``id`` of what checkpoints store already.
         parts: By ``id`` of an object, the attributes of it that checkpoints store.
         parameters: The parameters that checkpoints store, by name.
-        unread: Variables of modules, by ``id`` of the module's dict and name, and closure cells, by ``id``, that
-            running code assigns before it reads them.
+        unread: Variables of modules, by ``id`` of the module's dict and name, that running code assigns before it
+            reads them.
         data: The objects that batches come from, by ``id``, with their paths there.
     """
 
     stored: set[int] = field(default_factory=set)
     parts: dict[int, set[str]] = field(default_factory=dict)
     parameters: dict[str, ms.Tensor] = field(default_factory=dict)
-    unread: set[object] = field(default_factory=set)
+    unread: set[tuple[int, str]] = field(default_factory=set)
     data: Mapping[int, str] = field(default_factory=dict)
 
     def stores(self, owner: Any, name: str) -> bool:
@@ -130,15 +128,10 @@ def parts_of(value: Any, known: Known) -> Parts:  # noqa: PLR0912 - a case for e
         yield Step("inner", ""), value()
     elif kind in GENERATOR_KINDS:
         yield from _parts_of_generator(value)
-    elif kind is types.BuiltinMethodType:
-        if not issubclass(type(value.__self__), types.ModuleType):
-            yield Step("attribute", "__self__"), value.__self__
     elif issubclass(kind, type):
         yield from _parts_of_class(value, known)
     elif issubclass(kind, types.ModuleType):
-        for name, part in [*vars(value).items()] if is_users_module(value) else ():
-            if name[:2] != "__" and not issubclass(type(part), types.ModuleType):
-                yield Root("global", value.__name__, name), part
+        return
     elif issubclass(kind, nn.Cell):
         yield from _parts_of_cell(value, known)
     else:
@@ -191,10 +184,7 @@ def _items_of(value: Any) -> Parts:
             if not (type(key) is str and key == "__builtins__"):  # exec() puts it there
                 yield Step("key", key) if is_named else Step("part", f"[#{index}]"), part
         return
-    items = [*iterated(value)]
-    for index, part in enumerate(items[:MOST_ITEMS]):
-        yield Step("item", index), part
-    for index, part in enumerate(items[-_LAST_ITEMS:] if len(items) > MOST_ITEMS else (), -_LAST_ITEMS):
+    for index, part in enumerate(itertools.islice(iterated(value), MOST_ITEMS)):
         yield Step("item", index), part
 
 
@@ -216,8 +206,8 @@ def _parts_of_object(value: Any, known: Known) -> Parts:
         theirs = _assigned_by(kind, "threading" if issubclass(kind, threading.Thread) else "mindspore")
     elif library == "mindspore" and not kind.__module__.startswith(_KEEPS_STATE):
         theirs = _assigned_by(kind, None)
-    elif library in _FEW_ATTRIBUTES and (library != "logging" or issubclass(kind, logging.Logger)):
-        attributes = [(name, part) for name, part in attributes if name in _FEW_ATTRIBUTES[library]]
+    elif issubclass(kind, logging.Logger):
+        attributes = [(name, part) for name, part in attributes if name in _OF_LOGGERS]
     for name, part in attributes:
         is_left_out = name[:2] == "__" or known.stores(value, name) or (name in theirs and not _holds_users(part))
         if not is_left_out:
@@ -258,7 +248,7 @@ def _parts_of_function(function: types.FunctionType, known: Known) -> Parts:
         yield Step("inner", ""), wrapped
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         content = content_of(cell)
-        if id(cell) not in known.unread and content is not MISSING and (is_own or _holds_users(content)):
+        if content is not MISSING and (is_own or _holds_users(content)):
             yield Step("closure", name), content
     if not is_own:
         return

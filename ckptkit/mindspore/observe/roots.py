@@ -26,6 +26,7 @@ from ckptkit.mindspore.observe.walk import Walk
 
 _THROUGH = (tuple, types.CellType, types.FunctionType, types.MethodType, functools.partial)
 _MOST_LEVELS = 7
+_POSITIONS = frozenset(("batches_delivered", "optimizer_step", "epoch"))  # of a ResumePoint
 
 
 @dataclass(kw_only=True)
@@ -127,10 +128,11 @@ class Roots:
         for name, value in reached.given:
             walk.add(Root("given", "", name), value)
         self._add_threads(walk)
-        for iterator in around:
-            if type(iterator) is types.GeneratorType and iterator.gi_code in self._live:
-                continue
-            walk.add(Root("iterator", "", f"{type(iterator).__name__} around the batches"), iterator)
+        # A script that reads the position begins them there, as in ``enumerate(batches, point.batches_delivered)``.
+        reads_position = any(code_names(frame.f_code)[1] & _POSITIONS for frame in frames)
+        for iterator in () if reads_position else around:
+            if type(iterator) is not types.GeneratorType or iterator.gi_code not in self._live:
+                walk.add(Root("iterator", "", f"{type(iterator).__name__} around the batches"), iterator)
 
     def generators(self) -> list[types.FrameType]:
         """Return the frames of the user's generators around the batches, which run only while a batch is made."""
@@ -163,9 +165,6 @@ class Roots:
         at_module_level = is_module_level(frame)
         if at_module_level:
             known.unread |= {(id(frame.f_globals), name) for name in written_in_loops(code) - live}
-        else:
-            unread = {name for name in code.co_cellvars if name in written_in_loops(code) - live}
-            known.unread |= {id(cell) for cell in _cells_named(unread, own.values())}
         for name in sorted(live & own.keys()):
             if not (name.startswith("__") and name.endswith("__")):
                 root = Root("global", module, name) if at_module_level else Root("variable", label_of(frame), name)
@@ -232,11 +231,3 @@ def _is_ours(value: Any) -> bool:
     return any(
         str(holder.gi_frame and holder.gi_frame.f_globals.get("__name__")).startswith("ckptkit.") for holder in holders
     )
-
-
-def _cells_named(names: set[str], values: Any) -> Iterator[types.CellType]:
-    for value in values if names else ():
-        function = value.__func__ if type(value) is types.MethodType else value
-        if type(function) is types.FunctionType and function.__closure__:
-            pairs = zip(function.__code__.co_freevars, function.__closure__, strict=True)
-            yield from (cell for name, cell in pairs if name in names)

@@ -23,7 +23,7 @@ from mindspore import nn
 
 from ckptkit.mindspore.observe.attributes import CACHED
 from ckptkit.mindspore.observe.liveness import code_names
-from ckptkit.mindspore.observe.parts import Known, content_of, parts_of
+from ckptkit.mindspore.observe.parts import Known, parts_of
 from ckptkit.mindspore.observe.paths import Chain, Root, Step
 from ckptkit.mindspore.observe.users import is_users_class, is_users_function, library_of
 from ckptkit.mindspore.observe.values import ATOMS, CONTAINERS, GENERATORS, own_text_of, text_of
@@ -36,6 +36,7 @@ _NEVER = (
     *(type(threading.RLock()), threading.Condition, re.Pattern, type(sys.flags)),
 )
 _EXTENDED_BY_USERS = (ms.Tensor, np.ndarray, *GENERATORS, *CONTAINERS)
+_FIXED = (*ATOMS, tuple, type, types.FunctionType, types.BuiltinFunctionType)
 _RANDOM_OR_TIME = frozenset(
     ("random", "rand", "randn", "randint", "normal", "uniform", "choice", "shuffle", "permutation", "time")
 )
@@ -53,17 +54,15 @@ class Node:
         text: Equal in every process for equal bits; of an object or a container, of itself without its parts.
         identity: Its ``id``.
         is_open: Whether its parts were walked.
-        is_of_library: Whether it is an attribute of an object of a library.
     """
 
-    __slots__ = ("depth", "identity", "is_of_library", "is_open", "parent", "path", "step", "text", "value")
+    __slots__ = ("depth", "identity", "is_open", "parent", "path", "step", "text", "value")
 
     def __init__(self, value: Any, parent: Node | None, step: Step | Root) -> None:
         self.value, self.parent, self.step = value, parent, step
         self.path: str = str(step) if parent is None else f"{parent.path}{step}"
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.text, self.is_open, self.identity = "", False, id(value)
-        self.is_of_library = parent is not None and step[0] == "attribute" and not _may_be_users(parent.value)
 
     def chain(self) -> Chain:
         """Return the root and the steps that lead to it."""
@@ -137,11 +136,6 @@ class Walk:
                 self._waiting.append(Node(part, None if type(step) is Root else node, step))
 
 
-def _may_be_users(owner: Any) -> bool:
-    kind: Any = type(owner)
-    return is_users_class(kind) or issubclass(kind, (type, types.FunctionType, types.ModuleType, nn.Cell))
-
-
 @functools.lru_cache(maxsize=4096)
 def _is_walked(kind: Any) -> bool:
     if library_of(kind) == "ckptkit":
@@ -160,15 +154,7 @@ def _reads_state(function: Any) -> bool:
     wrapped = function.__wrapped__
     if type(wrapped) is not types.FunctionType or not is_users_function(wrapped):
         return type(wrapped) is types.MethodType
-    code = wrapped.__code__
-    names, attributes = code_names(code)
-    values = [wrapped.__globals__.get(name) for name in names]
-    values += [content_of(cell) for cell in wrapped.__closure__ or ()]
-    is_method = code.co_varnames[:1] == ("self",)
-    return is_method or bool(attributes & _RANDOM_OR_TIME) or any(map(_can_change, values))
-
-
-def _can_change(value: Any) -> bool:
-    kind: Any = type(value)
-    is_function = issubclass(kind, (type, types.FunctionType))
-    return not is_function and (issubclass(kind, (nn.Cell, list, dict, set, *GENERATORS)) or is_users_class(kind))
+    draws = code_names(wrapped.__code__)[1] & _RANDOM_OR_TIME
+    parts = (part for _, part in parts_of(wrapped, Known()))
+    is_method = wrapped.__code__.co_varnames[:1] == ("self",)
+    return is_method or bool(draws) or any(not issubclass(type(part), _FIXED) for part in parts)

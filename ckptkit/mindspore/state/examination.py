@@ -60,7 +60,7 @@ class Examination:
         self._has_saved = False
         self._is_readable = True  # what the observer reads
         self._parameters: set[int] = set()  # the ids of those of the cells
-        self._observer = Observer(self._reached, self._counters, ignore=ignore)
+        self._observer = Observer(self._reached, self._epoch, ignore=ignore)
         self._compared: Observer | None = None  # its looks leave those that decide what is stored as they are
         self._told: set[str] = set()
         self.began: dict[str, str] = {}
@@ -220,11 +220,9 @@ class Examination:
                 raise ResumeError(named(unstored))
             _log.warning("%s", named(unstored))
 
-    def _counters(self) -> dict[str, int]:
-        counters, delivered = self._sources.counting.now()  # a batch may be delivered that is not trained yet
-        epoch, batch = self._sources.position.at(delivered) if self._sources.position else (0, delivered)
-        updates, micro_step = counters.updates, counters.micro_step
-        return {"batches": delivered, "epoch": epoch, "batch": batch, "updates": updates, "micro_step": micro_step}
+    def _epoch(self) -> int:
+        _, delivered = self._sources.counting.now()
+        return self._sources.position.at(delivered)[0] if self._sources.position else 0
 
     def _reached(self) -> Reached:
         sources = self._sources
@@ -290,7 +288,7 @@ class Examination:
 
     def compare(self) -> None:
         """Let `reached` tell what training reaches, from the first batch on."""
-        self._compared = Observer(self._reached, self._counters)
+        self._compared = Observer(self._reached, self._epoch)
 
     def reached(self, frame: types.FrameType) -> dict[str, str]:
         """Return texts by path of what training reaches besides what checkpoints hold; nothing without `compare`."""

@@ -46,7 +46,7 @@ class Life:
         given = [*(given or {}).items()]
         self.observer = Observer(
             lambda: reached(known=Known(stored={*map(id, stored)}), given=given, by_model=by_model, **also),
-            lambda: {"batches": self.at, "epoch": self.at // epoch_size},
+            lambda: self.at // epoch_size,
             ignore=ignore,
         )
         self.observer.load(saved)

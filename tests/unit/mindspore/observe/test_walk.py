@@ -212,11 +212,10 @@ def test_a_walk_is_bounded_in_objects_and_depth():
     assert len(wide.seen) <= 20_001
 
 
-def test_of_a_long_list_the_first_and_the_last_items_are_walked():
+def test_of_a_long_list_the_first_items_are_walked():
     found = walked(x=[[] for _ in range(1000)]).nodes
-    assert {"x[0]", "x[255]", "x[-16]", "x[-1]"} <= found.keys()
-    assert not {"x[256]", "x[983]", "x[-17]"} & found.keys()
-    assert found["x[-1]"].chain()[1] == (("item", -1),)
+    assert {"x[0]", "x[255]"} <= found.keys()
+    assert "x[256]" not in found
 
 
 @pytest.mark.parametrize("make", [dict, list])
