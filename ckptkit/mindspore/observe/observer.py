@@ -18,9 +18,8 @@ import time
 import types
 import weakref
 import zlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -50,28 +49,6 @@ _LATE = "changes after step()"
 _OF_DATA = "belongs to the data, but the steps change it"
 _CHOICE = re.compile(r"[^\W\d][^\s\d]{0,39}")  # of a script; folders, names of runs and times are not so
 _LARGEST = {int: 1 << 24, float: 100.0}  # numbers that a script begins with; times, addresses and hashes are larger
-
-
-@dataclass
-class Look:
-    """What one look saw.
-
-    Attributes:
-        nodes: By path.
-        frames: The labels of the running functions.
-        in_graph: Whether cells are compiled as graphs.
-        given: The objects given by name that have a state of their own, by id.
-    """
-
-    nodes: dict[str, Node]
-    frames: Set[str]
-    in_graph: bool
-    given: Set[int]
-
-    def let_go(self) -> None:
-        """Drop the objects, which training may delete."""
-        for node in self.nodes.values():
-            node.value = None
 
 
 class Observer:
@@ -107,18 +84,20 @@ class Observer:
         self._saved: Mapping[str, Any] | None = None
         self._first: dict[str, str] = {}  # texts by path of the first look, and of what came later when it came
         self._packed_first: Any = None  # those of the run's first start
-        self._began: Look | None = None
-        self._last: Look | None = None
+        self._nodes: dict[str, Node] | None = None  # of the last look, by path, without their objects; None before one
+        self._before: Mapping[str, Node] = {}  # of the look before that one
+        self._labels: Set[str] = frozenset()  # of the functions that ran at the first look
+        self._given: Set[int] = frozenset()  # the ids of objects given by name that have a state of their own
+        self._in_graph = False
         self._steps, self._epoch = 0, -1
         self._looked_at, self._looked_step, self._look_seconds = float("-inf"), -1, 0.0
         self._asks_next = False
         self._stored: set[int] = set()  # the ids of what the slots of one look lead to
         # What looks saw, by id: a weak reference, since another object may get the id, or None; its path.
         self._objects: dict[int, tuple[weakref.ref[Any] | None, str, Chain]] = {}
-        self._seen: Mapping[str, Node] = {}
         self._whole: list[str] = []  # the paths of slots that have the parts of what they lead to
-        self._identities: dict[str, int] = {}
-        self._shared: dict[str, int] = {}  # at the first look, the ids of what several paths led to
+        self._identities: dict[str, int] = {}  # of the first object at each path
+        self._present: Set[int] = frozenset()  # the identities that the last look saw
         self.reaches_compiled = False
         self.reached_code: list[tuple[str, Any, bool]] = []
         self.slots: dict[str, Chain] = {}
@@ -128,11 +107,11 @@ class Observer:
     @property
     def has_begun(self) -> bool:
         """Whether the first look is done."""
-        return self._began is not None
+        return self._nodes is not None
 
     def load(self, saved: Mapping[str, Any] | None) -> None:
         """Keep the section of a checkpoint until `begin`; None for a run that begins."""
-        self._saved, self._began = saved, None
+        self._saved, self._nodes = saved, None
 
     def begin(self) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
         """Look for the first time, as the first batch is handed out; put back what the checkpoint holds.
@@ -144,32 +123,29 @@ class Observer:
         saved, self._saved = self._saved, None
         lost: list[tuple[str, str]] = []
         differing: list[tuple[str, str, str]] = []
-        observation = self._began = self._last = self._look(at_batch=True)
-        self.reaches_compiled = any(is_compiled(node.value) for node in observation.nodes.values())
-        self.reached_code = [*_reached_code(observation)]
+        nodes = self._look(at_batch=True)
+        self._labels = {*map(label_of, users_frames(sys._getframe(1)))}
+        self.reaches_compiled = any(is_compiled(node.value) for node in nodes.values())
+        self.reached_code = [*_reached_code(nodes)]
         self._outside.begin()
-        self._first = {path: node.text for path, node in observation.nodes.items()}
+        self._first = {path: node.text for path, node in nodes.items()}
         if saved is not None:
-            differing = self._differing(saved, observation)
-            lost = self._put_back(saved, observation)
-            self._finish(observation)  # paths lead to these objects in the next process
-            observation = self._began = self._last = self._look(at_batch=True)
+            differing = self._differing(saved, nodes)
+            lost = self._put_back(saved, nodes)
+            self._finish(nodes)  # paths lead to these objects in the next process
+            nodes = self._look(at_batch=True)
             self._packed_first = saved["first"]
             # What differs as a start begins has been said, and training has not changed it; what is stored has.
             texts: dict[bool, dict[str, str]] = {True: {}, False: {}}
-            for node in observation.nodes.values():
+            for node in nodes.values():
                 texts[self._slot_above(node) is not None][self._first_path(node)] = node.text
             self._first = texts[True] | _unpacked_texts(saved["first"]) | texts[False]
-        by_parts = [node for node in _shareable(observation) if text_of(node.value) is None]
-        may_share = {node.path: node.identity for node in by_parts}
-        paths = Counter(may_share.values())
-        self._shared = {path: identity for path, identity in may_share.items() if paths[identity] > 1}
-        self._finish(observation)
+        self._finish(nodes)
         return lost, differing
 
     def end_step(self) -> None:
         """Look if one is due, at the end of a micro-step."""
-        if self._began is None:
+        if self._nodes is None:
             return
         self._steps += 1
         epoch = self._epoch_now()
@@ -185,25 +161,25 @@ class Observer:
 
     def ask_batch(self) -> None:
         """Look once more before the next batch is made, if the last look was just now: a resume begins here."""
-        if self._asks_next and self._last is not None:
-            self._asks_next, before = False, self._last.nodes
-            for path, node in [*self._look_at_changes(at_batch=True).nodes.items()]:
+        if self._asks_next and (before := self._nodes) is not None:
+            self._asks_next = False
+            for path, node in [*self._look_at_changes(at_batch=True).items()]:
                 slot = self._slot_above(node)
                 if slot is not None and path in before and before[path].text != node.text:
                     self.unstored.setdefault(slot, _LATE)
 
     def texts(self, frame: types.FrameType) -> dict[str, str]:
         """Return the texts by path of a look that nothing depends on."""
-        look = self._look(at_batch=False, frame=frame)
-        look.let_go()
-        return {path: node.text for path, node in look.nodes.items()}
+        nodes = self._look(at_batch=False, frame=frame)
+        self._finish(nodes)
+        return {path: node.text for path, node in nodes.items()}
 
     def section(self, frame: types.FrameType) -> dict[str, Any] | None:
         """Return what a checkpoint stores; None before the first batch."""
-        if self._began is None or self._last is None:
+        if self._nodes is None:
             return None
         since = self._monotonic() - self._looked_at
-        is_quick = len(self._last.nodes) < _FEW_NODES or since > self._look_seconds * _LOOK_SHARE
+        is_quick = len(self._nodes) < _FEW_NODES or since > self._look_seconds * _LOOK_SHARE
         if self._looked_step != self._steps and is_quick:
             self._look_at_changes(at_batch=False)
         if self._packed_first is None:
@@ -222,7 +198,7 @@ class Observer:
         own = {"first": self._packed_first, "epochs": reached.epochs}
         return {**own, "slots": slots, "unstored": unstored}
 
-    def _look(self, *, at_batch: bool, frame: types.FrameType | None = None) -> Look:
+    def _look(self, *, at_batch: bool, frame: types.FrameType | None = None) -> dict[str, Node]:
         began = self._monotonic()
         reached = self._reach()
         frames = users_frames(frame or sys._getframe(1))
@@ -232,21 +208,22 @@ class Observer:
         self._data.look(reached, -2 if at_batch else self._steps, is_handed_out=False)
         reached.known.data = self._data.objects
         walk.run()
-        self._seen, self._whole = walk.nodes, []
+        self._before, self._nodes, self._whole = self._nodes or {}, walk.nodes, []
+        self._present = {node.identity for node in walk.nodes.values()}
         for path in self.slots.keys() & walk.nodes.keys():
             self._note_whole(walk.nodes[path])
         self._looked_at, self._looked_step = self._monotonic(), self._steps
         self._look_seconds = self._looked_at - began
-        labels = {*map(label_of, frames)}
         methods = ("state_dict", "load_state_dict")
-        given = {id(value) for _, value in reached.given if all(hasattr(type(value), name) for name in methods)}
-        return Look(walk.nodes, labels, reached.in_graph, given)
+        self._given = {id(value) for _, value in reached.given if all(hasattr(type(value), name) for name in methods)}
+        self._in_graph = reached.in_graph
+        return walk.nodes
 
-    def _look_at_changes(self, *, at_batch: bool) -> Look:
+    def _look_at_changes(self, *, at_batch: bool) -> dict[str, Node]:
         """Look, and add what differs from the first look to the slots, or to what cannot be stored."""
-        observation = self._look(at_batch=at_batch)
-        self._stored = {observation.nodes[path].identity for path in self.slots if path in observation.nodes}
-        for path, node in observation.nodes.items():
+        nodes = self._look(at_batch=at_batch)
+        self._stored = {nodes[path].identity for path in self.slots if path in nodes}
+        for path, node in nodes.items():
             name = self._first_path(node)
             first = self._first.get(name, self._first.get(path))
             if first is None:
@@ -256,51 +233,47 @@ class Observer:
             elif first == node.text and node.text != OUTSIDE and not self._is_swapped(node):
                 continue
             if self._slot_above(node) is None and not self._is_ignored(node):
-                self._add(node, observation)
-        self._add_shared(observation)
-        referred = [
-            node.text.removeprefix(OF_DATA) for node in observation.nodes.values() if node.text.startswith(OF_DATA)
-        ]
+                self._add(node, nodes)
+        self._add_shared(nodes)
+        referred = [node.text.removeprefix(OF_DATA) for node in nodes.values() if node.text.startswith(OF_DATA)]
         changed = [(path, _OF_DATA) for path in self._data.changed(referred)]
         for name, why in (*changed, *self._outside.changed()):
             if not self._matches(name):
                 self.unstored.setdefault(name, why)
-        self._last = observation
-        self._finish(observation)
-        return observation
+        self._finish(nodes)
+        return nodes
 
-    def _finish(self, observation: Look) -> None:
-        """Note which objects have which paths, and let go of them."""
-        for node in observation.nodes.values():
+    def _finish(self, nodes: Mapping[str, Node]) -> None:
+        """Note which objects have which paths, and let go of them, which training may delete."""
+        for node in nodes.values():
             kind: Any = type(node.value)
             is_object = issubclass(kind, (nn.Cell, types.FunctionType)) or is_users_class(kind)
             if is_object and not issubclass(kind, tuple) and node.path in self._first and is_reachable(node):
                 before = self._identities.setdefault(node.path, node.identity)
                 if self._place_of(node.value) is None and not self._is_alive(before, node.path):
                     self._objects[node.identity] = _reference_to(node.value), node.path, node.chain()
-        observation.let_go()
+            node.value = None
 
     def _is_late(self, node: Node) -> bool:
         """Return whether a path is new on an object that was there before, or a variable in a function that was."""
-        assert self._began is not None  # noqa: S101 - a look came before
-        assert self._last is not None  # noqa: S101
         if node.parent is None:
             root, _ = node.chain()
-            return root.kind == "variable" and root.owner in self._began.frames
-        before = self._last.nodes.get(node.parent.path)
+            return root.kind == "variable" and root.owner in self._labels
+        before = self._before.get(node.parent.path)
         return before is not None and before.is_open and before.identity == node.parent.identity
 
     def _is_swapped(self, node: Node) -> bool:
-        """Return whether a path leads to another object that was there at the first look, too."""
-        before = self._identities.get(node.path)
-        return before is not None and before != node.identity and self._place_of(node.value) is not None
+        """Return whether a path leads to another object that has a path, or has parted from one that is still there."""
+        before = self._identities.get(node.path, node.identity)
+        return before != node.identity and (before in self._present or self._place_of(node.value) is not None)
 
     def _place_of(self, value: Any) -> tuple[str, Chain] | None:
         """Return the path to an object that a look has seen, as text and as a way."""
         if id(value) not in self._objects:
             return None
         alive, path, chain = self._objects[id(value)]  # which may be another object's, that is gone
-        is_seen = path in self._seen and self._seen[path].identity == id(value)
+        node = (self._nodes or {}).get(path)
+        is_seen = node is not None and node.identity == id(value)
         return (path, chain) if (is_seen if alive is None else alive() is value) else None
 
     def _first_path(self, node: Node) -> str:
@@ -324,9 +297,9 @@ class Observer:
         place = self._place_of(value)
         return place is not None and not is_below(place[0], [path, *self._whole])
 
-    def _add(self, node: Node, observation: Look) -> None:
+    def _add(self, node: Node, nodes: Mapping[str, Node]) -> None:
         owner = node.parent.value if node.parent is not None else None
-        is_compiled_here = observation.in_graph or issubclass(type(owner), nn.Optimizer)
+        is_compiled_here = self._in_graph or issubclass(type(owner), nn.Optimizer)
         if is_compiled_here and issubclass(type(owner), nn.Cell) and not issubclass(type(node.value), ms.Tensor):
             self.unstored.setdefault(node.path, _IN_GRAPH)
         slot, why = self._slot_of(node)
@@ -334,10 +307,10 @@ class Observer:
             self._add_slot(slot)
             return
         is_walked = issubclass(type(node.value), (dict, list)) and len(node.value) <= MOST_ITEMS
-        has_lost = any(path.startswith(f"{node.path}[") and path not in observation.nodes for path in self._first)
+        has_lost = any(path.startswith(f"{node.path}[") and path not in nodes for path in self._first)
         if is_walked and not has_lost and is_followed(node):
             return  # what was added to it is judged by itself
-        if self._is_given(node, observation):
+        if self._is_given(node):
             return  # it says itself how it is stored
         self.unstored.setdefault(_around(node)[-1].path, why)
 
@@ -353,31 +326,23 @@ class Observer:
             self.shown.append(slot.path)
         self._stored.add(slot.identity)
 
-    def _add_shared(self, observation: Look) -> None:
-        """Add what was one object at the first look and is several now, and what is in something stored, too."""
-        nodes = _shareable(observation)
-        moved = [node for node in nodes if self._shared.get(node.path) not in (None, node.identity)]
-        born = [node for node in moved if (self._place_of(node.value) or [node.path])[0] == node.path]
-        parted = {self._shared[node.path] for node in born}
-        before = -1
-        while before != len(self.slots):
-            before, stored, others = len(self.slots), set[int](), []
-            for node in nodes:
-                if self._slot_above(node) is None:
-                    others.append(node)
-                elif issubclass(type(node.value), _SHARED):
-                    stored.add(node.identity)
-            for node in others:
-                is_parted = self._shared.get(node.path) in parted
-                if (is_parted or node.identity in stored) and not self._is_ignored(node) and is_reachable(node):
+    def _add_shared(self, nodes: Mapping[str, Node]) -> None:
+        """Add what leads to something stored, too."""
+        count, shareable = -1, _shareable(nodes)
+        while count != len(self.slots):
+            count = len(self.slots)
+            above = {node.path: self._slot_above(node) for node in shareable}
+            shared = (node for node in shareable if issubclass(type(node.value), _SHARED))
+            stored = {node.identity for node in shared if above[node.path] is not None}
+            for node in shareable:
+                is_stored = above[node.path] is None and node.identity in stored
+                if is_stored and not self._is_ignored(node) and is_reachable(node):
                     slot, _ = self._slot_of(node, alone=True)
                     if slot is not None:
                         self._add_slot(slot)
-                    elif is_parted and self._slot_above(node) is None:
-                        self._add(node, observation)
 
-    def _is_given(self, node: Node | None, observation: Look) -> bool:
-        while node is not None and node.identity not in observation.given:
+    def _is_given(self, node: Node | None) -> bool:
+        while node is not None and node.identity not in self._given:
             node = node.parent
         return node is not None
 
@@ -441,14 +406,14 @@ class Observer:
         addresses = self._reach().known.stored | self._objects.keys()
         return Packer(reference, MOST_BYTES, places.owner_of, addresses, place_of)
 
-    def _put_back(self, saved: Mapping[str, Any], observation: Look) -> list[tuple[str, str]]:
+    def _put_back(self, saved: Mapping[str, Any], nodes: Mapping[str, Node]) -> list[tuple[str, str]]:
         places, lost = Places(self._reach(), users_frames(sys._getframe(1))), []
         unpacker = places.unpacker()
         # Had one of these led to what a slot has, it would have changed, too, and would be a slot or named.
         changed = [path for path, *_ in (*saved["slots"], *saved["unstored"])]
-        for node in _shareable(observation):
-            is_seen = is_reachable(node) and not self._is_ignored(node) and not self._is_given(node, observation)
-            if is_seen and text_of(node.value) is not None and not is_below(node.path, changed):
+        for node in _shareable(nodes):
+            is_seen = is_reachable(node) and not self._is_ignored(node) and not self._is_given(node)
+            if is_seen and not is_below(node.path, changed):
                 unpacker.filled[id(node.value)] = node.value
         places.resolve_before(unpacker, saved["slots"])
         for path, place, first, packed in saved["slots"]:
@@ -460,11 +425,11 @@ class Observer:
                 lost.append((path, str(error)))
         return lost
 
-    def _differing(self, saved: Mapping[str, Any], observation: Look) -> list[tuple[str, str, str]]:
+    def _differing(self, saved: Mapping[str, Any], nodes: Mapping[str, Node]) -> list[tuple[str, str, str]]:
         """Return what is not as at the first look of the saved run, but for what training changes."""
         changed = [path for path, *_ in (*saved["slots"], *saved["unstored"])]
         epochs = f"int {saved['epochs']}", f"int {self._reach().epochs}"  # training longer is no difference
-        nodes, texts = observation.nodes, _unpacked_texts(saved["first"])
+        texts = _unpacked_texts(saved["first"])
         pairs = [(text, nodes[path]) for path, text in texts.items() if path in nodes and nodes[path].text != text]
         return [
             (node.path, text, node.text)
@@ -488,8 +453,8 @@ def _is_mark(node: Node) -> bool:
     return is_text or issubclass(type(value), (bytes, PurePath)) or node.chain()[0].kind == "environment"
 
 
-def _reached_code(observation: Look) -> Iterator[tuple[str, Any, bool]]:
-    for path, node in observation.nodes.items():
+def _reached_code(nodes: Mapping[str, Node]) -> Iterator[tuple[str, Any, bool]]:
+    for path, node in nodes.items():
         if type(node.value) is types.FunctionType and is_users_function(node.value):
             holder = None if node.parent is None else node.parent.value
             is_wrapped = type(holder) is types.FunctionType and not is_users_function(holder)
@@ -498,10 +463,10 @@ def _reached_code(observation: Look) -> Iterator[tuple[str, Any, bool]]:
             yield path, node.value, False
 
 
-def _shareable(observation: Look) -> list[Node]:
+def _shareable(nodes: Mapping[str, Node]) -> list[Node]:
     """Return the nodes of what a resume fills in place, but for the data's."""
-    nodes = [node for node in observation.nodes.values() if not node.text.startswith(OF_DATA)]
-    return [node for node in nodes if issubclass(type(node.value), _SHARED) or _is_users_object(node.value)]
+    own = [node for node in nodes.values() if not node.text.startswith(OF_DATA)]
+    return [node for node in own if issubclass(type(node.value), _SHARED) or _is_users_object(node.value)]
 
 
 def _is_users_object(value: Any) -> bool:
