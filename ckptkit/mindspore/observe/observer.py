@@ -34,7 +34,7 @@ from ckptkit.mindspore.observe.paths import Chain, chain_of, is_below, plain_cha
 from ckptkit.mindspore.observe.places import Places, is_followed, is_reachable
 from ckptkit.mindspore.observe.roots import Reached, Roots, label_of, users_frames
 from ckptkit.mindspore.observe.users import is_users_class, is_users_function
-from ckptkit.mindspore.observe.values import ATOMS, CONTAINERS, GENERATORS, MOST_ITEMS, OUTSIDE, text_of
+from ckptkit.mindspore.observe.values import CONTAINERS, GENERATORS, MOST_ITEMS, OUTSIDE, text_of
 from ckptkit.mindspore.observe.walk import OF_DATA, Node, Walk
 from ckptkit.mindspore.parameters.memory import is_compiled
 
@@ -62,7 +62,6 @@ class Observer:
 
     Attributes:
         slots: The ways to what is stored, by path.
-        shown: The paths of these that lead to different objects.
         unstored: Why what changes is not stored, by path.
         reached_code: The user's functions, and the cells, of the first look: path, object, whether MindSpore wraps it.
         reaches_compiled: Whether the training reaches a function that ``@ms.jit`` has made.
@@ -92,7 +91,6 @@ class Observer:
         self._steps, self._epoch = 0, -1
         self._looked_at, self._looked_step, self._look_seconds = float("-inf"), -1, 0.0
         self._asks_next = False
-        self._stored: set[int] = set()  # the ids of what the slots of one look lead to
         # What looks saw, by id: a weak reference, since another object may get the id, or None; its path.
         self._objects: dict[int, tuple[weakref.ref[Any] | None, str, Chain]] = {}
         self._whole: list[str] = []  # the paths of slots that have the parts of what they lead to
@@ -101,7 +99,6 @@ class Observer:
         self.reaches_compiled = False
         self.reached_code: list[tuple[str, Any, bool]] = []
         self.slots: dict[str, Chain] = {}
-        self.shown: list[str] = []
         self.unstored: dict[str, str] = {}
 
     @property
@@ -222,7 +219,6 @@ class Observer:
     def _look_at_changes(self, *, at_batch: bool) -> dict[str, Node]:
         """Look, and add what differs from the first look to the slots, or to what cannot be stored."""
         nodes = self._look(at_batch=at_batch)
-        self._stored = {nodes[path].identity for path in self.slots if path in nodes}
         for path, node in nodes.items():
             name = self._first_path(node)
             first = self._first.get(name, self._first.get(path))
@@ -322,9 +318,6 @@ class Observer:
     def _add_slot(self, slot: Node) -> None:
         self.slots[slot.path] = slot.chain()
         self._note_whole(slot)
-        if slot.identity not in self._stored or type(slot.value) in ATOMS:
-            self.shown.append(slot.path)
-        self._stored.add(slot.identity)
 
     def _add_shared(self, nodes: Mapping[str, Node]) -> None:
         """Add what leads to something stored, too."""
@@ -420,7 +413,6 @@ class Observer:
             try:
                 places.put(unpacker, chain_of(place), first, packed)
                 self.slots[path] = chain_of(place)
-                self.shown.append(path)
             except CannotPackError as error:
                 lost.append((path, str(error)))
         return lost

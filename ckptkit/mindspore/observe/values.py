@@ -129,20 +129,6 @@ def generator_of(value: Any) -> Any:
     return value.state if issubclass(type(value), np.random.BitGenerator) else generator_state(value)
 
 
-def text_of_state(state: Any) -> str:
-    """Return the text of a generator with this state."""
-    return f"generator {_digest(repr(_plain(state)).encode())}"
-
-
-def _plain(state: Any) -> Any:
-    """Return the state of a generator with its arrays as bytes, since `repr` of a long array leaves items out."""
-    if isinstance(state, dict):
-        return {name: _plain(part) for name, part in state.items()}
-    if isinstance(state, (list, tuple)) and any(isinstance(part, np.ndarray) for part in state):
-        return [_plain(part) for part in state]
-    return state.tobytes() if isinstance(state, np.ndarray) else state
-
-
 def iterated(value: Any) -> Iterator[Any]:
     """Return the items of a list, a tuple or a deque, whatever its class does."""
     base: Any = next(kind for kind in (list, tuple, deque) if issubclass(type(value), kind))
@@ -178,22 +164,14 @@ def _text_of_generator(value: Any) -> str | None:
     if any(value is generator for generator in _OWN_GENERATORS):  # a checkpoint's section rng has these
         return "the process's generator"
     state = generator_of(value)
-    return None if state is None else text_of_state(state)
+    with np.printoptions(threshold=sys.maxsize):  # no item of an array is left out
+        return None if state is None else f"generator {_digest(repr(state).encode())}"
 
 
 def _text_of_set(value: Any) -> str:
     base: Any = set if issubclass(type(value), set) else frozenset
-    members = sorted(map(_member, base.__iter__(value)))
+    members = sorted(text_of(member) or type(member).__qualname__ for member in base.__iter__(value))
     return f"{type(value).__name__} {len(members)} {_digest(repr(members).encode())}"
-
-
-def _member(value: Any) -> str:
-    if type(value) in ATOMS or issubclass(type(value), np.generic):
-        return written(value)
-    if type(value) in (tuple, frozenset):
-        parts = map(_member, value)
-        return f"{type(value).__name__} {[*parts] if type(value) is tuple else sorted(parts)}"
-    return type(value).__qualname__
 
 
 def _text_of_atoms(value: Any) -> str | None:

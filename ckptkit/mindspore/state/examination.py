@@ -210,7 +210,7 @@ class Examination:
 
     def _tell(self) -> None:
         """Say what is stored, and what cannot be, once."""
-        new = [path for path in self._observer.shown if path not in self._told]
+        new = [path for path in self._observer.slots if path not in self._told]
         if new:
             _log.info("%s", stored(new))
         unstored = {path: why for path, why in self._observer.unstored.items() if f"!{path}" not in self._told}
