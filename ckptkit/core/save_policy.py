@@ -59,6 +59,7 @@ class SaveEvery:
             other than `AccumulationTrainCell` does not tell its K, each batch counts as a cycle.
         micro_steps: Due after a micro-batch whose number since epoch 0 is a multiple of this, mid-cycle included.
         interval: Due at every micro-step that comes at least this long after the previous save began.
+        overhead: Share of the time that saves may take; with costly saves, the manager makes ``interval`` longer.
 
     Raises:
         ValueError: If others are given, or one is not positive.
@@ -67,6 +68,7 @@ class SaveEvery:
     optimizer_steps: int | None = None
     micro_steps: int | None = None
     interval: timedelta | None = None
+    overhead: float | None = None
 
     def __post_init__(self) -> None:
         given = [v for v in (self.optimizer_steps, self.micro_steps, self.interval) if v is not None]
@@ -83,6 +85,10 @@ class SaveEvery:
                 f"SaveEvery.interval must be a positive timedelta, got {self.interval!r}: write "
                 "SaveEvery(interval=timedelta(minutes=10))"
             )
+        if self.overhead is not None:
+            _require_share("SaveEvery", self.overhead)
+            if self.interval is None:
+                raise ValueError("SaveEvery: overhead bounds interval, which is not given")
 
     @property
     def by_clock(self) -> bool:
@@ -132,10 +138,7 @@ class SaveAuto:
     by_clock = False  # the manager reads the clock, and tells all ranks
 
     def __post_init__(self) -> None:
-        if isinstance(self.overhead, bool) or not 0 < self.overhead < 1:
-            raise ValueError(
-                f"SaveEvery.auto: overhead is a share between 0 and 1, such as 0.01, got {self.overhead!r}"
-            )
+        _require_share("SaveEvery.auto", self.overhead)
 
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
         if self.next_cycle is None:
@@ -166,6 +169,16 @@ def due_from(policy: SavePolicy, cycle: int) -> SavePolicy:
     return policy
 
 
+def stretched(policy: SavePolicy, stall_seconds: float) -> SavePolicy:
+    """Return ``policy`` with each interval so long that saves of ``stall_seconds`` keep to its ``overhead``."""
+    if isinstance(policy, AnySave):
+        return AnySave(tuple(stretched(part, stall_seconds) for part in policy.policies))
+    if isinstance(policy, SaveEvery) and policy.interval is not None and policy.overhead is not None:
+        interval = timedelta(seconds=stall_seconds / policy.overhead)
+        return replace(policy, interval=interval) if interval > policy.interval else policy
+    return policy
+
+
 def may_split_cycles(policy: SavePolicy) -> bool:
     """Return whether ``policy`` may be due between two boundaries; True for a policy of the user's own."""
     if isinstance(policy, AnySave):
@@ -173,6 +186,11 @@ def may_split_cycles(policy: SavePolicy) -> bool:
     if isinstance(policy, SaveEvery):
         return policy.optimizer_steps is None
     return not isinstance(policy, SaveAuto)
+
+
+def _require_share(what: str, value: float) -> None:
+    if isinstance(value, bool) or not 0 < value < 1:
+        raise ValueError(f"{what}: overhead is a share between 0 and 1, such as 0.01, got {value!r}")
 
 
 def require_positive(what: str, value: int) -> None:

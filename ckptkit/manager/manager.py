@@ -52,7 +52,7 @@ class CheckpointManager:
 
     Args:
         root: The run root: a path, a URL, or a `ckptkit.storage.Storage`.
-        save: When `step` saves; default every 100 cycles, and at least every ten minutes.
+        save: When `step` saves; default every 100 cycles, and every ten minutes if that takes at most 1 % of the time.
         keep: What retention keeps after each commit; default the latest 3.
         storage_options: For the storage's backend.
         saving: How saves are taken and reported.
@@ -95,7 +95,7 @@ class CheckpointManager:
             storage,
             Chain(storage, mirrors, keep, tolerant=saving.on_error == "warn", monotonic=system.monotonic),
             StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote, free_bytes=free_bytes),
-            save if save is not None else SaveEvery(optimizer_steps=100, interval=timedelta(minutes=10)),
+            save if save is not None else SaveEvery(optimizer_steps=100, interval=timedelta(minutes=10), overhead=0.01),
             keep,
             saving,
             ranks or Ranks(),

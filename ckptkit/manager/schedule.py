@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
 from ckptkit.core.progress import Progress
-from ckptkit.core.save_policy import SavePolicy, automatic, due_from
+from ckptkit.core.save_policy import SavePolicy, automatic, due_from, stretched
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
 from ckptkit.manager.agreement import RankSync
@@ -60,6 +60,7 @@ class SaveSchedule:
         self._began_at = monotonic()
         self._boundaries: deque[tuple[int, float]] = deque(maxlen=_SAVES)  # cycles and seconds, at the same begins
         self._logged_cycles: int | None = None
+        self._has_told_stretch = False
         self._interval_cycles = 1 if history.interval is None else history.interval.cycles
 
     def begin(self, progress: Progress) -> None:
@@ -84,12 +85,24 @@ class SaveSchedule:
         rank 0 decides, at boundaries only.
         """
         if self._rank_sync.is_alone:
-            return self._policy.due(progress, since)
+            return self._due_by_clock(progress, since)
         if self._policy.due(progress, timedelta(0)):
             return True
         if not getattr(self._policy, "by_clock", True) or not progress.at_boundary:
             return False
-        return self._rank_sync.flags(self._policy.due(progress, since))[0]
+        return self._rank_sync.flags(self._due_by_clock(progress, since))[0]
+
+    def _due_by_clock(self, progress: Progress, since: timedelta) -> bool:
+        if not self._policy.due(progress, since):
+            return False
+        stall = (self._stalled() - self._stalls[0]) / max(1, len(self._stalls) - 1)
+        longer = stretched(self._policy, stall)
+        if longer == self._policy or longer.due(progress, since):
+            return True
+        if not self._has_told_stretch:
+            self._has_told_stretch = True
+            _log.info("each save keeps training waiting for %s, so by the clock they come less often", span(stall))
+        return False
 
     def begin_cycle(self, state: Capturable, progress: Progress) -> None:
         """At a boundary, let ``state`` keep what ``"rewind"`` stores until the next one."""
@@ -102,10 +115,10 @@ class SaveSchedule:
 
     def begun(self, cycles: int, interval: int | None) -> None:
         """Note that a save begins in all ranks, and that the next one is to come ``interval`` cycles later."""
+        self._stalls.append(self._stalled())
         if self._auto is None or interval is None:
             return
         self._interval_cycles = interval
-        self._stalls.append(self._stalled())
         if not self._boundaries or cycles > self._boundaries[-1][0]:
             self._boundaries.append((cycles, self._monotonic()))
         self._wait_until(cycles + interval)

@@ -75,7 +75,7 @@ def loop(
         dataset: A MindSpore pipeline, or a Python iterable as for `ckptkit.data.resumable`.
         epochs: The total since epoch 0; may be raised later, and the run continues from where it ended.
         train: The cells that the loop trains, such as network and optimizer, or a train cell; as for `StateManager`.
-        save: When to save; default every 100 updates, and at least every ten minutes.
+        save: When to save; default every 100 updates, and every ten minutes if that takes at most 1 % of the time.
         keep: What to keep; default the latest 3. With `KeepBest`, each batch that has logged its metric is saved.
         storage_options: For the storage's backend.
         stateful: Further objects to store, by name, as for `StateManager`.

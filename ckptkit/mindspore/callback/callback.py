@@ -60,7 +60,8 @@ class CheckpointCallback(Callback):
 
     Args:
         root: The run root, one per training: a path or a URL.
-        save: When to save; default every 100 optimizer steps, and at least every ten minutes.
+        save: When to save; default every 100 optimizer steps, and every ten minutes if that takes at most 1 %
+            of the time.
         keep: What to keep; default the latest 3. With `KeepBest`, every evaluated epoch is saved too.
         storage_options: For the storage's backend.
         stateful: Objects to store, by name: with ``state_dict()`` and ``load_state_dict()``, random generators of NumPy

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.refusals import unrefused
 
 from ckptkit.core.progress import Progress
-from ckptkit.core.save_policy import AnySave, SaveEvery
+from ckptkit.core.save_policy import AnySave, SaveEvery, stretched
 
 SECOND = timedelta(seconds=1)
 
@@ -74,6 +74,18 @@ def test_interval_beside_cycles_is_due_at_boundaries_only():
     assert policy.by_clock
 
 
+def test_interval_grows_with_the_stall_to_keep_its_overhead():
+    policy = SaveEvery(interval=SECOND, overhead=0.1)
+    steps = SaveEvery(optimizer_steps=3)
+    assert stretched(policy, 0.1) is policy
+    for whole in (policy, steps | policy):
+        longer = stretched(whole, 2.0)
+        assert not longer.due(progress_at(1), timedelta(seconds=19))
+        assert longer.due(progress_at(1), timedelta(seconds=20))
+    assert stretched(SaveEvery(interval=SECOND), 2.0) == SaveEvery(interval=SECOND)
+    assert stretched(SaveEvery.auto(), 2.0) == SaveEvery.auto()
+
+
 def test_save_every_refuses():
     rows = [
         ({}, "one of optimizer_steps, micro_steps and interval, or the first and the last; got 0"),
@@ -87,6 +99,8 @@ def test_save_every_refuses():
         ({"interval": timedelta(0)}, r"SaveEvery\.interval must be a positive timedelta"),
         ({"interval": 10.0}, r"SaveEvery\.interval must be a positive timedelta, got 10\.0"),
         ({"interval": -SECOND}, r"SaveEvery\.interval must be a positive timedelta"),
+        ({"interval": SECOND, "overhead": 1}, r"SaveEvery: overhead is a share between 0 and 1, such as 0.01, got 1"),
+        ({"micro_steps": 1, "overhead": 0.1}, "SaveEvery: overhead bounds interval, which is not given"),
     ]
     assert unrefused(ValueError, lambda arguments: SaveEvery(**arguments), rows) == {}
 

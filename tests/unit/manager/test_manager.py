@@ -351,19 +351,31 @@ def test_defaults_save_every_100_cycles_and_keep_three(root):
     assert [one.progress.cycles for one in manager.checkpoints()] == [200, 300, 400]
 
 
-def test_default_saves_a_slow_training_every_ten_minutes(root):
+@pytest.mark.parametrize(("stall", "expected"), [(5.0, [8, 16, 24, 32, 40]), (30.0, [8, 40]), (30.0 * 9, [8])])
+def test_default_saves_a_slow_training_every_ten_minutes(root, caplog, stall, expected):
+    """At the first ends of cycles of four that are ten minutes later, unless saves would take more than 1 %."""
+    caplog.set_level(logging.INFO, "ckptkit")
     now = [0.0]
     run = WatchedRun()
+    capture = run.capture
+
+    def slow_capture():
+        now[0] += stall
+        return capture()
+
+    run.capture = slow_capture
     manager = CheckpointManager(root, system=System(monotonic=lambda: now[0]))
     manager.restore(run)
     saved = []
-    for batches in range(1, 41):
+    for batches in range(1, 45):
         now[0] += 100.0
         train(run, batches)
         if (handle := manager.step(run)) is not None:
             handle.result()
             saved.append(batches)
-    assert saved == [8, 16, 24, 32, 40]  # the first ends of cycles of four that are ten minutes later
+    assert saved == expected
+    told = [line for line in caplog.messages if "so by the clock they come" in line]
+    assert len(told) == (stall > 6), told
 
 
 def test_interval_counts_from_start_then_last_save(root):
