@@ -53,7 +53,7 @@ def run_report(
     clock: Callable[[], datetime] = _utc_now,
     wait: Callable[[float], object] = time.sleep,
 ) -> int:
-    """Draw a run as one page that works offline: attempts, loss across restarts, what saves cost, what was removed.
+    """Draw a run as a page that works offline: attempts, loss across restarts, what saves cost, what was removed.
 
     Exits with 1 if a file of the run is corrupt; the page shows the rest.
 
@@ -92,10 +92,13 @@ def run_report(
         del document["lives"]  # their seconds are in ``goodput``
         print_result(document, (), as_json=True)
     else:
-        from ckptkit.tools.report.page import page_of
+        from plotly.offline import get_plotlyjs
 
+        from ckptkit.tools.report.page import PLOTLY, page_of
+
+        _write(get_plotlyjs().encode(), Path(output).with_name(PLOTLY))  # first: the page needs it
         _write(page_of(story).encode(), Path(output))
-        print_parts((*lines_of(story), f"The page is {output}"))
+        print_parts((*lines_of(story), f"The page needs {PLOTLY} beside it", f"The page is {output}"))
     return PROBLEM if story.problems else FINE
 
 

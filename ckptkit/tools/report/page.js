@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const {plots, theme} = JSON.parse(document.getElementById("figures").textContent);
+  const {plots, theme, plotly} = JSON.parse(document.getElementById("figures").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const small = matchMedia("(max-width: 560px), (pointer: coarse)");
 
@@ -27,8 +27,17 @@
     }
   };
 
-  draw();
-  dark.addEventListener("change", draw);
-  small.addEventListener("change", draw);
-  document.documentElement.dataset.drawn = "yes";
+  const script = document.createElement("script");
+  script.src = plotly;
+  script.onload = () => {
+    draw();
+    dark.addEventListener("change", draw);
+    small.addEventListener("change", draw);
+    document.documentElement.dataset.drawn = "yes";
+  };
+  script.onerror = () => {
+    for (const plot of document.querySelectorAll(".plot")) plot.textContent = `The plot needs ${plotly} beside this page.`;
+    document.documentElement.dataset.drawn = "no";
+  };
+  document.head.append(script);
 })();

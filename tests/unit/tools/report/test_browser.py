@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from plotly.offline import get_plotlyjs
 from test_page import evil_story
 
 from ckptkit.storage import LocalStorage
-from ckptkit.tools.report.page import page_of
+from ckptkit.tools.report.page import PLOTLY, page_of
 from ckptkit.tools.report.plots import COLOURS, THEME
 from ckptkit.tools.report.story import read_story
 
@@ -85,6 +86,7 @@ def show(request, browser):
 def file(grown: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(page_of(read_story(LocalStorage(grown), NOW)), encoding="utf-8")
+    path.with_name(PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")
     return path
 
 
@@ -111,7 +113,7 @@ def test_page_renders_without_errors_and_is_readable(show, file):
     page, said, asked = show(file)
     width, _, scheme = show.view
     assert said == []
-    assert asked == [file.as_uri()]
+    assert asked == [file.as_uri(), file.with_name(PLOTLY).as_uri()]
     assert page.evaluate("() => document.documentElement.scrollWidth") == width
     assert page.evaluate(OVERFLOWING) == []
     assert page.locator(".plot").count() == 5
@@ -136,10 +138,20 @@ def test_page_renders_without_errors_and_is_readable(show, file):
 def test_hostile_files_run_nothing(show, tmp_path):
     file = tmp_path / "evil.html"
     file.write_text(page_of(evil_story()), encoding="utf-8")
+    file.with_name(PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")
     page, said, asked = show(file)
     page.on("dialog", lambda dialog: said.append(dialog.message))
     page.hover(".plot svg .scatterlayer", force=True)
     assert said == []
-    assert asked == [file.as_uri()]
+    assert asked == [file.as_uri(), file.with_name(PLOTLY).as_uri()]
     assert page.locator("img").count() == 0
     assert page.evaluate("() => document.documentElement.scrollWidth") == show.view[0]
+
+
+def test_page_without_plotly_names_the_file_that_it_needs(browser, tmp_path):
+    file = tmp_path / "alone.html"
+    file.write_text(page_of(evil_story()), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    page.wait_for_selector("html[data-drawn=no]", state="attached", timeout=60_000)
+    assert {*page.locator(".plot").all_text_contents()} == {f"The plot needs {PLOTLY} beside this page."}
