@@ -277,10 +277,10 @@ class Unpacker:
         if tag in _SEQUENCES:
             kind = _SEQUENCES[tag]
             items = self._parts(held[0], present if type(present) is kind and tag in ("list", "tuple") else ())
-            return _refilled(present, items) if type(present) is kind and kind in (list, set) else kind(items)
+            return refilled(present, items) if type(present) is kind and kind in (list, set) else kind(items)
         if tag == "dict":
             pairs = self._pairs(held[0], present if type(present) is dict else {})
-            return _refilled(present, pairs) if type(present) is dict else pairs
+            return refilled(present, pairs) if type(present) is dict else pairs
         if tag == "object":
             return self._object(held, present)
         if tag == "made":
@@ -333,7 +333,7 @@ class Unpacker:
             made.__setstate__(state) if hasattr(made, "__setstate__") else vars(made).update(state)
         is_filled = issubclass(type(made), (deque, dict, bytearray)) and before is not None
         is_same = is_filled and getattr(made, "maxlen", None) == getattr(before, "maxlen", None)
-        return _refilled(before, made) if is_same else made
+        return refilled(before, made) if is_same else made
 
     def _object(self, held: Sequence[Any], present: Any) -> Any:
         named, parts, content, _ = held
@@ -365,7 +365,8 @@ class Unpacker:
         return items
 
 
-def _refilled(present: Any, items: Any) -> Any:
+def refilled(present: Any, items: Any) -> Any:
+    """Return a list, set, dict or deque with other items."""
     present.clear()
     present.update(items) if isinstance(present, (dict, set)) else present.extend(items)
     return present

@@ -13,11 +13,11 @@ import mindspore as ms
 import numpy as np
 import xxhash
 
+from ckptkit.mindspore.observe.values import ATOMS, written
+
 _MAX_ITEMS = 10_000
 _MAX_BYTES = 1 << 28
 _MAX_DEPTH = 16
-
-_ATOMS = (type(None), bool, int, float, complex, str, bytes)
 
 
 def is_plain(value: Any) -> bool:
@@ -34,7 +34,7 @@ def is_plain(value: Any) -> bool:
             if part.dtype.hasobject:
                 return False
             size_bytes += part.nbytes
-        elif not isinstance(part, dict | list | tuple) and type(part) not in _ATOMS:
+        elif not isinstance(part, dict | list | tuple) and type(part) not in ATOMS:
             return False
         if items > _MAX_ITEMS or depth > _MAX_DEPTH or size_bytes > _MAX_BYTES:
             return False
@@ -50,8 +50,9 @@ def digest_of_value(value: Any) -> str:
             hasher.update(f"{depth}{array.dtype}{array.shape}".encode())
             hasher.update(np.ascontiguousarray(array).tobytes())
         else:
-            text = len(part) if isinstance(part, dict | list | tuple) else _written(part)
-            hasher.update(f"{depth}{type(part).__name__}{text}".encode())
+            is_container = isinstance(part, dict | list | tuple)
+            text = f"{type(part).__name__} {len(part)}" if is_container else written(part)
+            hasher.update(f"{depth}{text}".encode())
     return hasher.hexdigest()
 
 
@@ -76,16 +77,8 @@ def has_arrays(value: Any) -> bool:
 
 def in_words(value: Any) -> str:
     """Return the beginning of how Python writes a plain value, on one line."""
-    text = " ".join(_written(value).split())
+    text = " ".join(written(value).split()[1:])
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _written(value: Any) -> str:
-    """Return `repr`; of a number with more digits than Python prints, the digits of base 16."""
-    try:
-        return repr(value)
-    except ValueError:
-        return hex(value) if isinstance(value, int) else f"<{type(value).__qualname__}>"
 
 
 def _parts(value: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:

@@ -32,6 +32,7 @@ from ckptkit.core.text import listed, some
 from ckptkit.core.tree import encode_tree
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.observe.attributes import attributes_of
+from ckptkit.mindspore.observe.packing import refilled
 from ckptkit.mindspore.observe.parts import EVERY_CELL
 from ckptkit.mindspore.observe.users import is_of_users
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
@@ -188,7 +189,10 @@ class ParameterHolder:
                 continue
             value, put = _unpacked(packed), now[path].put if path in now else self._late(path)
             if put is not None and (path not in now or digest_of_value(now[path].packed) != digest_of_value(packed)):
-                put(_refilled(now[path].value, value) if path in now else value)
+                held = now[path].value if path in now else None
+                # Others may hold it, and a deque has a largest length.
+                is_filled = type(held) is type(value) and isinstance(held, (list, dict, deque))
+                put(refilled(held, value) if is_filled else value)
                 taken.append(f"{path} = {in_words(value)}")
         if taken:
             _log.info("%s continues with %s from the checkpoint", self._name, some(taken))
@@ -324,18 +328,6 @@ def _put_into_tuple(given: Any, items: list[Any], put: _Put, index: int, item: A
     """Replace a tuple by one with another item; ``items`` are its own, with those that were replaced before."""
     items[index] = item
     put(type(given)._make(items) if hasattr(given, "_make") else tuple(items))
-
-
-def _refilled(held: Any, value: Any) -> Any:
-    """Fill a list, dict or deque with the items of ``value``: others may hold it, and a deque has a largest length."""
-    if type(held) is not type(value) or not isinstance(held, (list, dict, deque)):
-        return value
-    held.clear()
-    if isinstance(held, dict):
-        held.update(value)
-    else:
-        held.extend(value)
-    return held
 
 
 def _refuse_other_kinds(owner: Any, name: str) -> None:

@@ -21,6 +21,7 @@ from ckptkit.mindspore.state.digest import digest_of_value, has_arrays, is_plain
 from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Reporting, state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
+from ckptkit.mindspore.state.start import replace_call
 
 if TYPE_CHECKING:
     from ckptkit.mindspore.state.examination import Examination
@@ -132,10 +133,7 @@ def _told(stateful: Any) -> dict[str, Any]:
 
 
 class _Calls:
-    """Records the inputs and outputs of a train cell's last call.
-
-    The cell's class is replaced by a recording subclass, because hooks do not run where ``__call__`` is overridden.
-    """
+    """Records the inputs and outputs of a train cell's last call."""
 
     def __init__(self, cell: nn.Cell) -> None:
         self.inputs: Any = None
@@ -148,8 +146,7 @@ class _Calls:
             self.outputs = outputs
             return outputs
 
-        names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        cell.__class__ = type(kind.__name__, (kind,), names)
+        replace_call(cell, call)
 
 
 def _number(value: Any) -> str:

@@ -78,21 +78,16 @@ class OpenBatch:
 
 def _signal_handlers() -> int:
     """Return how many signal handlers the present thread is in."""
-    called = [frame for frame in frames_from(sys._getframe(1)) if _may_be_handler(frame)]
-    return sum(map(_is_signal_handler, called))
-
-
-def _may_be_handler(frame: FrameType) -> bool:
-    """Return whether a call takes the two arguments of a handler; first, since it costs less than their values."""
-    code = frame.f_code
-    if frame.f_back is None or str(frame.f_globals.get("__name__")).startswith("ckptkit."):
-        return False
-    return code.co_argcount > 1 or bool(code.co_flags & inspect.CO_VARARGS)
+    return sum(map(_is_signal_handler, frames_from(sys._getframe(1))))
 
 
 def _is_signal_handler(frame: FrameType) -> bool:
     """Return whether a call got what Python gives to it: the number of a signal, and the frame that it interrupts."""
-    names, variables = inspect.getargs(frame.f_code), variables_of(frame)
+    code = frame.f_code
+    takes_two = code.co_argcount > 1 or code.co_flags & inspect.CO_VARARGS  # first: costs less than their values
+    if not takes_two or frame.f_back is None or str(frame.f_globals.get("__name__")).startswith("ckptkit."):
+        return False
+    names, variables = inspect.getargs(code), variables_of(frame)
     values = [variables.get(name or "") for name in (*names.args, names.varargs)]
     given = [argument for value in values for argument in (value if type(value) is tuple else (value,))]
     return any(isinstance(number, int) and interrupted is frame.f_back for number, interrupted in pairwise(given))

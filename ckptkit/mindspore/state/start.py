@@ -397,13 +397,16 @@ def _demote_changed(parameters: CellParameters, before: dict[str, str]) -> None:
         parameters.demote(changed)
 
 
-def _before_next_call(cell: nn.Cell, action: Callable[[], object]) -> None:
-    """Call ``action`` once, right before the next call of ``cell`` that is no part of a graph.
-
-    Until then the cell has another class: hooks do not run where ``__call__`` is overridden, and graphs compile them.
-    """
+def replace_call(cell: nn.Cell, call: Callable[..., Any]) -> None:
+    """Give a cell another ``__call__`` by a class; hooks do not run where it is overridden, and graphs compile them."""
     kind = type(cell)
-    actions = [action]
+    names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    cell.__class__ = type(kind.__name__, (kind,), names)
+
+
+def _before_next_call(cell: nn.Cell, action: Callable[[], object]) -> None:
+    """Call ``action`` once, right before the next call of ``cell`` that is no part of a graph."""
+    kind, actions = type(cell), [action]
 
     def call(self: nn.Cell, *inputs: Any, **named: Any) -> Any:
         if type(self) is watched:
@@ -412,9 +415,8 @@ def _before_next_call(cell: nn.Cell, action: Callable[[], object]) -> None:
             actions.pop()()
         return kind.__call__(self, *inputs, **named)
 
-    names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    watched = type(kind.__name__, (kind,), names)
-    cell.__class__ = watched
+    replace_call(cell, call)
+    watched = type(cell)
 
 
 def _check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
