@@ -95,12 +95,6 @@ def looped_global_names(frame: types.FrameType) -> frozenset[str]:
     return names.union(*(code_names(code)[0] for code in constants if isinstance(code, types.CodeType)))
 
 
-def written_in_loops(code: types.CodeType) -> frozenset[str]:
-    """Return the names that code assigns in its loops."""
-    flow = _flow_of(code)
-    return frozenset(name for index in flow.looped for action, _, name in flow.accesses[index] if action == "STORE")
-
-
 def for_targets(code: types.CodeType) -> frozenset[str]:
     """Return the names that ``for`` statements assign."""
     flow, names, is_target = _flow_of(code), set[str](), False

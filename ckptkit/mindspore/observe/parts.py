@@ -89,15 +89,12 @@ class Known:
         stored: The ``id`` of what checkpoints store already.
         parts: By ``id`` of an object, the attributes of it that checkpoints store.
         parameters: The parameters that checkpoints store, by name.
-        unread: Variables of modules, by ``id`` of the module's dict and name, that running code assigns before it
-            reads them.
         data: The objects that batches come from, by ``id``, with their paths there.
     """
 
     stored: set[int] = field(default_factory=set)
     parts: dict[int, set[str]] = field(default_factory=dict)
     parameters: dict[str, ms.Tensor] = field(default_factory=dict)
-    unread: set[tuple[int, str]] = field(default_factory=set)
     data: Mapping[int, str] = field(default_factory=dict)
 
     def stores(self, owner: Any, name: str) -> bool:
@@ -257,7 +254,7 @@ def _parts_of_function(function: types.FunctionType, known: Known) -> Parts:
     for name, value in (function.__kwdefaults__ or {}).items():
         yield Step("part", f"({name})"), value
     yield from _attributes((name, part) for name, part in vars(function).items() if name != "__wrapped__")
-    yield from globals_of(function.__globals__, *code_names(code), known)
+    yield from globals_of(function.__globals__, *code_names(code))
 
 
 def content_of(cell: types.CellType) -> Any:
@@ -269,7 +266,7 @@ def content_of(cell: types.CellType) -> Any:
 
 
 def globals_of(
-    module: Mapping[str, Any], names: Collection[str], attributes: Collection[str], known: Known
+    module: Mapping[str, Any], names: Collection[str], attributes: Collection[str]
 ) -> Iterator[tuple[Root, Any]]:
     """Yield the variables of a module, and of the user's modules in it, that code with these names reads."""
     if "globals" in names or ("sys" in names and "modules" in attributes):
@@ -277,7 +274,7 @@ def globals_of(
     owner = str(module.get("__name__"))
     for name in sorted(names):
         value: Any = module.get(name)
-        if name not in module or (id(module), name) in known.unread:
+        if name not in module:
             continue
         if not issubclass(type(value), types.ModuleType):
             yield Root("global", owner, name), value

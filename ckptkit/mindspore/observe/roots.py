@@ -18,7 +18,7 @@ from typing import Any
 from mindspore import nn
 
 from ckptkit.mindspore.observe.frame_variables import variables_of
-from ckptkit.mindspore.observe.liveness import code_names, in_loop, live_names, looped_global_names, written_in_loops
+from ckptkit.mindspore.observe.liveness import code_names, in_loop, live_names, looped_global_names
 from ckptkit.mindspore.observe.parts import Known, globals_of
 from ckptkit.mindspore.observe.paths import Root
 from ckptkit.mindspore.observe.users import is_users_frame, is_users_function, library_of
@@ -110,12 +110,12 @@ class Roots:
         around = [] if at_batch else self._iterators_around(reached.batches)
         for frame in (*frames, *([] if at_batch else self.generators())):
             if frame.f_code in self._live:
-                variables += self._variables(frame, reached.known)
+                variables += self._variables(frame)
         for root, value in variables:
             if issubclass(type(value), types.ModuleType):
                 attributes = code_names(frames[-1].f_code)[1] if frames else frozenset()
                 module = {"__name__": root.owner, root.name: value}
-                for part_root, part in globals_of(module, [root.name], attributes, walk.known):
+                for part_root, part in globals_of(module, [root.name], attributes):
                     walk.add(part_root, part)
             else:
                 walk.add(root, value)
@@ -159,12 +159,10 @@ class Roots:
                 live |= frozenset(code.co_freevars)
             self._live[code] = live, names
 
-    def _variables(self, frame: types.FrameType, known: Known) -> Iterator[tuple[Root, Any]]:
+    def _variables(self, frame: types.FrameType) -> Iterator[tuple[Root, Any]]:
         code, own, module = frame.f_code, variables_of(frame), str(frame.f_globals.get("__name__"))
         live, names = self._live[code]
         at_module_level = is_module_level(frame)
-        if at_module_level:
-            known.unread |= {(id(frame.f_globals), name) for name in written_in_loops(code) - live}
         for name in sorted(live & own.keys()):
             if not (name.startswith("__") and name.endswith("__")):
                 root = Root("global", module, name) if at_module_level else Root("variable", label_of(frame), name)
@@ -173,7 +171,7 @@ class Roots:
         for name in sorted(frame.f_globals.keys() if reads_all else names & frame.f_globals.keys()):
             if (at_module_level and name in live) or name.startswith("__") or (not at_module_level and name in own):
                 continue
-            if (reads_all or not at_module_level) and (id(frame.f_globals), name) not in known.unread:
+            if reads_all or not at_module_level:
                 yield Root("global", module, name), frame.f_globals[name]
 
     def _add_threads(self, walk: Walk) -> None:

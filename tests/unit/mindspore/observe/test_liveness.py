@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ckptkit.mindspore.observe import liveness
-from ckptkit.mindspore.observe.liveness import code_names, for_targets, written_in_loops
+from ckptkit.mindspore.observe.liveness import code_names, for_targets
 from tests.unit.mindspore.observe.test_frame_variables import INTERPRETERS
 
 # Prints what is live at the first `here` of each source, of the variables, which have one letter.
@@ -93,11 +93,6 @@ def test_names_of_code_and_of_what_lies_within_it():
     names, attributes = code_names(outer.__code__)
     assert names == {"json", "sys", "range"}
     assert attributes == {"dumps", "path"}
-
-
-def test_names_written_in_loops():
-    code = compile("a = 0\nfor b in []:\n    c = d = 1\n    del d\nwhile e:\n    break\nf = 1", "", "exec")
-    assert written_in_loops(code) == {"b", "c", "d"}
 
 
 def test_targets_of_for_statements():
