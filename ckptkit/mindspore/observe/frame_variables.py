@@ -1,7 +1,7 @@
 """Reads and sets variables of a running function or module from a function that it has called.
 
 Guarantees: only the named variables change; none is deleted; the value stack stays as it is. So a loop keeps its
-iterator, and a statement under way computes with what it has read (`liveness.operand_names`). CPython only.
+iterator, and a statement under way computes with what it has read (`liveness.operand_names`). CPython 3.10 to 3.12.
 """
 
 from __future__ import annotations
@@ -39,34 +39,8 @@ def set_variables(frame: types.FrameType, values: Mapping[str, object]) -> None:
         return
     own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     _check_known(frame, new, own)
-    if sys.version_info >= (3, 13):
-        for name, value in new.items():
-            frame.f_locals[name] = value
-        _check_set(frame, new)
-    else:
-        _set_by_snapshot(frame, new, own)
-
-
-def variables_of(frame: types.FrameType) -> dict[str, Any]:
-    """Return the local variables of a frame as they are now, without keeping them alive.
-
-    Before Python 3.13 a function's ``f_locals`` is cached in its frame, which would keep weights alive that the
-    function deletes, so the cache is cleared; it is kept if other code holds it.
-    """
-    cached = frame.f_locals
-    variables = dict(cached)
-    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
-    if is_function and type(cached) is dict and sys.getrefcount(cached) == _REFERENCES:
-        cached.clear()
-    return variables
-
-
-def _set_by_snapshot(frame: types.FrameType, new: dict[str, object], own: Collection[str]) -> None:
-    """Set variables through the dict that Python before 3.13 copies them into and back.
-
-    A name that the dict does not have is not copied back, so for that moment it holds the new values only. One
-    instruction does all of it: a thread or a debugger that runs in between may refresh the dict.
-    """
+    # Python copies them into this dict and back. A name that it does not have is not copied back, so for that moment it
+    # holds the new values only. One instruction does all of it: a thread or a debugger may refresh the dict in between.
     snapshot = frame.f_locals
     before = dict(snapshot)  # keeps the old values alive too, so that no finalizer runs before all are set
     calls = (
@@ -77,23 +51,34 @@ def _set_by_snapshot(frame: types.FrameType, new: dict[str, object], own: Collec
     collections.deque(map(functools.partial.__call__, calls), maxlen=0)
     del calls
     snapshot.update({name: value for name, value in before.items() if name not in own})
-    _check_set(frame, new)  # refreshes the dict
+    variables = frame.f_locals  # refreshes the dict
+    unset = sorted(name for name, value in new.items() if variables.get(name, _UNBOUND) is not value)
+    del variables
+    if unset:
+        raise RuntimeError(
+            f"Python {sys.version.partition(' ')[0]} did not set {', '.join(unset)} of {code.co_name}\n"
+            "Keep them in an object that the checkpoint holds, such as one of `stateful`."
+        )
     is_traced = sys.gettrace() is not None or sys.getprofile() is not None  # then Python copies the whole dict back
     if not is_traced and sys.getrefcount(snapshot) == _REFERENCES:  # nothing has called `locals` there
         snapshot.clear()  # what the function deletes later must not live on in it
+
+
+def variables_of(frame: types.FrameType) -> dict[str, Any]:
+    """Return the local variables of a frame as they are now, without keeping them alive.
+
+    A function's ``f_locals`` is cached in its frame, which would keep weights alive that the function deletes, so the
+    cache is cleared; it is kept if other code holds it.
+    """
+    cached = frame.f_locals
+    variables = dict(cached)
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if is_function and sys.getrefcount(cached) == _REFERENCES:
+        cached.clear()
+    return variables
 
 
 def _check_known(frame: types.FrameType, new: dict[str, object], known: Collection[str]) -> None:
     unknown = sorted(name for name in new if name not in known)
     if unknown:
         raise KeyError(f"{frame.f_code.co_name} has no variable {', '.join(unknown)}")
-
-
-def _check_set(frame: types.FrameType, new: dict[str, object]) -> None:
-    variables = frame.f_locals
-    unset = sorted(name for name, value in new.items() if variables.get(name, _UNBOUND) is not value)
-    if unset:
-        raise RuntimeError(
-            f"Python {sys.version.partition(' ')[0]} did not set {', '.join(unset)} of {frame.f_code.co_name}\n"
-            "Keep them in an object that the checkpoint holds, such as one of `stateful`."
-        )

@@ -1,6 +1,6 @@
 """Finds the variables that a running frame reads before it writes them: classic liveness on its bytecode.
 
-Guarantees: reads code objects only. Needs nothing of MindSpore. CPython 3.10 to 3.13.
+Guarantees: reads code objects only. Needs nothing of MindSpore. CPython 3.10 to 3.12.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _ENDS |= {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE"}
 _JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
-# Finds both halves of a superinstruction such as STORE_FAST_LOAD_FAST, whose argval is a tuple of two names.
 _ACCESS = re.compile(
     "(LOAD|STORE|DELETE)_(FAST|NAME|GLOBAL|DEREF|CLASSDEREF|CLOSURE|FROM_DICT_OR_DEREF|FROM_DICT_OR_GLOBALS)"
 )
@@ -123,9 +122,7 @@ def code_names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _accesses_of(instruction: dis.Instruction) -> list[Access]:
-    accesses = _ACCESS.findall(instruction.opname)
-    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
-    return [(action, scope, name) for (action, scope), name in zip(accesses, names, strict=False)]
+    return [(action, scope, instruction.argval) for action, scope in _ACCESS.findall(instruction.opname)]
 
 
 class _Flow:

@@ -17,7 +17,7 @@ def runs(python):
     return shutil.which(python) and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
-INTERPRETERS = [sys.executable, *filter(runs, ("python3.10", "python3.12", "python3.13"))]
+INTERPRETERS = [sys.executable, *filter(runs, ("python3.10", "python3.12"))]
 
 
 def output(python, *arguments):
