@@ -16,10 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, COMMIT, EVENTS, FROZEN, RUN, CheckpointName
-from ckptkit.storage import LocalStorage, Storage, open_storage
-from ckptkit.storage.lease import LEASE, PROBE
+from ckptkit.format.layout import CHECKPOINTS, COMMIT, CheckpointName
+from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.url import for_a_person
 
 _TEXTS = {"key", "secret", "token", "endpoint_url", "profile", "username", "password"}  # even if only digits
@@ -34,10 +32,7 @@ _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+(e-?[0-9]+)?")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smh]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
-_OF_A_RUN = {RUN, ATTEMPTS, CHECKPOINTS, FROZEN, EVENTS, LEASE, PROBE}
 _MOST_COMPLETED = 200
-_MOST_LISTED = 30  # each folder costs a request
-_MOST_NAMED = 3
 
 
 def complete_checkpoint(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -148,28 +143,3 @@ def positive_duration(flag: str, text: str) -> timedelta:
     if duration <= timedelta(0):
         raise WrongUsageError(f"{flag}: expected a duration such as 90, 90s, 5m or 1.5h, got {text!r}")
     return duration
-
-
-def refuse_no_run(storage: Storage) -> None:
-    """Raise CheckpointNotFoundError if ``storage`` cannot be a run; call it if no checkpoint was found.
-
-    A run without a commit and an empty root are fine. A remote root without a file counts as empty, because object
-    stores have no folders that could be missing.
-    """
-    url = storage.url
-    if isinstance(storage, LocalStorage) and not os.path.isdir(url):
-        raise CheckpointNotFoundError(
-            f"{url} does not exist, so there is no run. Check for a typo, or for a disk that is not mounted"
-        )
-    top = storage.list("")
-    names = {name for name in (*top.folders, *top.files) if not name.startswith(".")}
-    if not names or names & _OF_A_RUN:
-        return
-    runs = [name for name in sorted(top.folders)[:_MOST_LISTED] if RUN in storage.list(name).files][:_MOST_NAMED]
-    if runs:
-        roots = ", ".join(f"{url.rstrip('/')}/{name}" for name in runs)
-        raise CheckpointNotFoundError(
-            f"{url} is not a run, but there are runs below it. Give the root of one, such as {roots}"
-        )
-    files = ", ".join(sorted(names)[:_MOST_NAMED])
-    raise CheckpointNotFoundError(f"{url} holds files ({files}, ...), but no run. Check for a typo")

@@ -7,10 +7,12 @@ begun anew; it puts back a document of its own that is missing. Threads: those o
 from __future__ import annotations
 
 import logging
+import os
 
 from ckptkit.checkpoint.commit import create_once, list_attempts, list_names, read_document
 from ckptkit.core.text import some
 from ckptkit.errors import (
+    CheckpointNotFoundError,
     CkptKitError,
     CorruptCheckpointError,
     FormatVersionError,
@@ -22,6 +24,7 @@ from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Model, R
 from ckptkit.format.layout import (
     ATTEMPTS,
     CHECKPOINTS,
+    EVENTS,
     FROZEN,
     RUN,
     attempt_key,
@@ -30,7 +33,12 @@ from ckptkit.format.layout import (
     parse_frozen,
 )
 from ckptkit.run.index import Documents, Index
-from ckptkit.storage import Storage
+from ckptkit.storage import LocalStorage, Storage
+from ckptkit.storage.lease import LEASE, PROBE
+
+_OF_A_RUN = {RUN, ATTEMPTS, CHECKPOINTS, FROZEN, EVENTS, LEASE, PROBE}
+_MOST_LISTED = 30  # each folder costs a request
+_MOST_NAMED = 3
 
 
 def read_if_intact(storage: Storage, key: str, model: type[Model]) -> Model | None:
@@ -44,6 +52,31 @@ def read_if_intact(storage: Storage, key: str, model: type[Model]) -> Model | No
 def read_run(storage: Storage) -> RunDocument | None:
     """Read ``run.json``, on which no checkpoint depends; return None if it is absent or corrupt."""
     return read_if_intact(storage, RUN, RunDocument)
+
+
+def refuse_no_run(storage: Storage) -> None:
+    """Raise CheckpointNotFoundError if ``storage`` cannot be a run; call it if no checkpoint was found.
+
+    A run without a commit and an empty root are fine. A remote root without a file counts as empty, because object
+    stores have no folders that could be missing.
+    """
+    url = storage.url
+    if isinstance(storage, LocalStorage) and not os.path.isdir(url):
+        raise CheckpointNotFoundError(
+            f"{url} does not exist, so there is no run. Check for a typo, or for a disk that is not mounted"
+        )
+    top = storage.list("")
+    names = {name for name in (*top.folders, *top.files) if not name.startswith(".")}
+    if not names or names & _OF_A_RUN:
+        return
+    runs = [name for name in sorted(top.folders)[:_MOST_LISTED] if RUN in storage.list(name).files][:_MOST_NAMED]
+    if runs:
+        roots = ", ".join(f"{url.rstrip('/')}/{name}" for name in runs)
+        raise CheckpointNotFoundError(
+            f"{url} is not a run, but there are runs below it. Give the root of one, such as {roots}"
+        )
+    files = ", ".join(sorted(names)[:_MOST_NAMED])
+    raise CheckpointNotFoundError(f"{url} holds files ({files}, ...), but no run. Check for a typo")
 
 
 def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -> None:

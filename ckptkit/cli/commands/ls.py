@@ -14,10 +14,11 @@ import typer
 from rich.table import Column
 
 from ckptkit.cli.errors import FINE, PROBLEM, complain
-from ckptkit.cli.options import AsJson, Options, Root, open_root, refuse_no_run
+from ckptkit.cli.options import AsJson, Options, Root, open_root
 from ckptkit.cli.output import Part, ago, plain, print_result, right, table_of, wide_console
 from ckptkit.core.text import size
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
+from ckptkit.run.fence import refuse_no_run
 
 NEWEST = 50
 

@@ -14,9 +14,10 @@ import typer
 from rich.table import Column
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain, resumable
-from ckptkit.cli.options import AsJson, Options, Root, open_root, refuse_no_run
+from ckptkit.cli.options import AsJson, Options, Root, open_root
 from ckptkit.cli.output import Part, bar_of_steps, plain, print_parts, print_result, right, table_of
 from ckptkit.core.text import many, size
+from ckptkit.run.fence import refuse_no_run
 from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest, KeepPolicy
 from ckptkit.tools.prune import Pruned, PrunePlan, Rule, plan_prune, prune
 

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM
-from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root, refuse_no_run
+from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root
 from ckptkit.cli.output import CheckpointBar, Part, plain, print_result
 from ckptkit.core.text import many, size
+from ckptkit.run.fence import refuse_no_run
 from ckptkit.tools.verify import Audit, Proof, Start, audit
 
 ENDS = {"whole": "whole", "corrupt": "CORRUPT:", "removed": "skipped, since it was removed meanwhile:"}
