@@ -39,7 +39,8 @@ from ckptkit.manager.options import (
 from ckptkit.manager.run import Run, Setup, open_run
 from ckptkit.manager.writer import SaveHandle
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
-from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
+from ckptkit.run.keep_policy import KeepLatest, KeepPolicy, rankings
+from ckptkit.run.resolve import BEST, LATEST
 from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.capacity import free_beside
@@ -136,7 +137,7 @@ class CheckpointManager:
         self,
         state: Capturable,
         *,
-        checkpoint: str = "latest",
+        checkpoint: str | int = LATEST,
         rewind: bool = False,
         watch_preemption: bool = True,
     ) -> ResumePoint:
@@ -150,9 +151,10 @@ class CheckpointManager:
 
         Args:
             state: State to restore; unchanged on a fresh start.
-            checkpoint: ``"latest"``, or a name from `checkpoints`: the run then continues from there, also when the
+            checkpoint: ``"latest"``, or a name from `checkpoints`, the beginning of one, an optimizer step, or
+                ``"best"`` by `KeepBest` or ``"best:METRIC:max"``: the run then continues from there, also when the
                 same call is repeated after an interruption.
-            rewind: With a name: go back to it even if the run already went on from there.
+            rewind: Go back to it even if the run already went on from there.
             watch_preemption: Whether to watch for signals and `Preemption.when` from the end of this call until
                 `close`; otherwise call `watch_preemption` when training begins.
 
@@ -169,8 +171,11 @@ class CheckpointManager:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
         hooks = self._setup.hooks
         if hooks is not None:
-            checkpoint, rewind = "latest", False  # the script's checkpoint names do not exist in a scratch folder
-        self._run, point = open_run(self._setup, state, checkpoint, rewind=rewind)
+            checkpoint, rewind = LATEST, False  # the script's checkpoint names do not exist in a scratch folder
+        best = rankings(self._setup.keep)
+        if checkpoint == BEST and len(best) == 1:
+            checkpoint = f"{BEST}:{best[0].metric}:{best[0].mode}"
+        self._run, point = open_run(self._setup, state, str(checkpoint), rewind=rewind)
         self._nothing_left_at = point if self._run is None else None
         if hooks is not None and self._run is not None:
             hooks.begin(state, point, self._run.wait)

@@ -28,7 +28,7 @@ from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_
 from ckptkit.manager.process import AT_EXIT, show_log
 from ckptkit.mindspore.data.resumable import Resumable, resumable
 from ckptkit.mindspore.state.manager import StateManager, Training
-from ckptkit.run.keep_policy import KeepPolicy, ranked_metrics
+from ckptkit.run.keep_policy import KeepPolicy, rankings
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
@@ -53,7 +53,7 @@ def loop(
     preemption: Preemption | None = None,
     seed: int | None = None,
     as_dict: bool = False,
-    checkpoint: str = "latest",
+    checkpoint: str | int = "latest",
     rewind: bool = False,
 ) -> Loop:
     """Resume a training, and return the batches that it has left.
@@ -88,8 +88,8 @@ def loop(
         preemption: What happens after SIGTERM or SIGUSR1.
         seed: The seed of a MindSpore pipeline; None for the one that the process has set.
         as_dict: Hand out each batch of a MindSpore pipeline as a dict of its columns.
-        checkpoint: ``"latest"``, or the name of the checkpoint to continue from.
-        rewind: With a name: go back to that checkpoint even if the run has already continued from it.
+        checkpoint: The checkpoint to continue from, as for `CheckpointManager.restore`.
+        rewind: Go back to that checkpoint even if the run has already continued from it.
 
     Raises:
         ResumeError: If the run could not continue exactly; says what to change.
@@ -125,7 +125,7 @@ def loop(
     except BaseException:
         batches.position.leave()
         raise
-    return Loop(manager, state, batches, point, ranked_metrics(keep))
+    return Loop(manager, state, batches, point, frozenset(best.metric for best in rankings(keep)))
 
 
 class Loop(Iterable[Any]):

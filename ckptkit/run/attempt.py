@@ -42,7 +42,7 @@ from ckptkit.format.versions import UNKNOWN, changed
 from ckptkit.run.event_log import read_segments, segments_of
 from ckptkit.run.fence import check_fence, read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.index import Index
-from ckptkit.run.resolve import Choice, choose, first_choice
+from ckptkit.run.resolve import LATEST, Choice, choose, first_choice
 from ckptkit.storage import Storage
 
 _RECENT = timedelta(minutes=10)  # events are stored every five minutes at the latest, if something happens
@@ -359,7 +359,7 @@ def _still_newest(
             return False
     if choice.branch is not None:
         return True
-    if opening.checkpoint == "latest":
+    if opening.checkpoint == LATEST:
         return first_choice(storage, own)[1] == choice.first
     return choose(Index(storage, ignoring=own), opening.checkpoint, rewind=opening.rewind).first == choice.first
 

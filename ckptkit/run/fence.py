@@ -10,7 +10,7 @@ import logging
 import os
 
 from ckptkit.checkpoint.commit import create_once, list_attempts, list_names, read_document
-from ckptkit.core.text import some
+from ckptkit.core.text import listed, some
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
@@ -38,7 +38,6 @@ from ckptkit.storage.lease import LEASE, PROBE
 
 _OF_A_RUN = {RUN, ATTEMPTS, CHECKPOINTS, FROZEN, EVENTS, LEASE, PROBE}
 _MOST_LISTED = 30  # each folder costs a request
-_MOST_NAMED = 3
 
 
 def read_if_intact(storage: Storage, key: str, model: type[Model]) -> Model | None:
@@ -69,14 +68,17 @@ def refuse_no_run(storage: Storage) -> None:
     names = {name for name in (*top.folders, *top.files) if not name.startswith(".")}
     if not names or names & _OF_A_RUN:
         return
-    runs = [name for name in sorted(top.folders)[:_MOST_LISTED] if RUN in storage.list(name).files][:_MOST_NAMED]
+    runs = [name for name in sorted(top.folders)[:_MOST_LISTED] if RUN in storage.list(name).files]
     if runs:
-        roots = ", ".join(f"{url.rstrip('/')}/{name}" for name in runs)
-        raise CheckpointNotFoundError(
-            f"{url} is not a run, but there are runs below it. Give the root of one, such as {roots}"
-        )
-    files = ", ".join(sorted(names)[:_MOST_NAMED])
-    raise CheckpointNotFoundError(f"{url} holds files ({files}, ...), but no run. Check for a typo")
+        roots = listed([f"{url.rstrip('/')}/{name}" for name in runs])
+        raise CheckpointNotFoundError(f"{url} is not a run, but there are runs below it. Give the root of one:{roots}")
+    raise CheckpointNotFoundError(f"{url} holds files ({some(sorted(names), 3)}), but no run. Check for a typo")
+
+
+def no_checkpoint(storage: Storage) -> CheckpointNotFoundError:
+    """Return the error for a run without a checkpoint; raise what `refuse_no_run` raises."""
+    refuse_no_run(storage)
+    return CheckpointNotFoundError(f"there is no committed checkpoint at {storage.url}")
 
 
 def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -> None:

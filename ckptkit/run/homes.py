@@ -19,6 +19,7 @@ from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName, attempt
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
 from ckptkit.run.fence import read_if_intact, read_run, refuse_unfinished
 from ckptkit.run.index import Index, may_be_committed
+from ckptkit.run.resolve import LATEST
 from ckptkit.storage import ByteStream, Listing, Storage
 
 _T = TypeVar("_T")
@@ -255,7 +256,7 @@ def _refuse_lost(there: Storage, away: str, opening: Opening) -> None:
                     f"{away}, and the mirror cannot be reached. Starting afresh would lose it. Start again "
                     "when the mirror can be reached."
                 )
-    elif opening.checkpoint == "latest":
+    elif opening.checkpoint == LATEST:
         _refuse_older(there, away, index)
 
 

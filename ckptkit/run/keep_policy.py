@@ -32,11 +32,11 @@ def needs_certificates(policy: KeepPolicy) -> bool:
     return bool(getattr(policy, "needs_certificates", False))
 
 
-def ranked_metrics(policy: KeepPolicy | None) -> frozenset[str]:
-    """Return the metrics by which `KeepBest` ranks in ``policy``."""
+def rankings(policy: KeepPolicy | None) -> list[KeepBest]:
+    """Return each `KeepBest` in ``policy``."""
     if isinstance(policy, AnyKeep):
-        return frozenset().union(*map(ranked_metrics, policy.policies))
-    return frozenset([policy.metric] if isinstance(policy, KeepBest) else ())
+        return [best for part in policy.policies for best in rankings(part)]
+    return [policy] if isinstance(policy, KeepBest) else []
 
 
 class KeepPolicy(Protocol):

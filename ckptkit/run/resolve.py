@@ -8,22 +8,27 @@ anew.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TypeAlias, TypeVar
 
-from ckptkit.checkpoint.open import OpenedCheckpoint, committed, open_checkpoint
+from ckptkit.checkpoint.open import OpenedCheckpoint, committed, open_checkpoint, read_metrics
+from ckptkit.core.text import listed, some
+from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
 from ckptkit.format.documents import PassedOver
 from ckptkit.format.events import Began, Saved
 from ckptkit.format.layout import CHECKPOINTS, EVENTS, CheckpointName, attempt_key
 from ckptkit.run.event_log import read_events
-from ckptkit.run.fence import read_run, refuse_unfinished
+from ckptkit.run.fence import no_checkpoint, read_run, refuse_unfinished
 from ckptkit.run.index import Documents, Glance, Index, Lineage, Segment, Survey, segment_before
+from ckptkit.run.keep_policy import Keepable, KeepBest
 from ckptkit.storage import Storage
 
-LATEST = "latest"
+LATEST, BEST = "latest", "best"
+_STEP = re.compile(r"(?:step-)?([0-9]{1,16})")
 _LOOKS = 10  # a running job may remove the checkpoint that was found, but not this many times in a row
 
 Look: TypeAlias = Index | Glance
@@ -58,11 +63,11 @@ class Head:
     first: CheckpointName
 
 
-def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) -> Choice:
+def choose(index: Index, checkpoint: str = LATEST, *, rewind: bool = False) -> Choice:
     head, passed_over = newest_head(index)
-    if checkpoint != "latest" and (rewind or head is None or not _went_on(index, head, checkpoint)):
-        name = _named(index, checkpoint)
-        return Choice(name, (name,), branch=checkpoint, passed_over=() if rewind else passed_over)
+    if checkpoint != LATEST and (rewind or head is None or not _went_on(index, head, checkpoint)):
+        name = named(index, checkpoint)
+        return Choice(name, (name,), branch=str(name), passed_over=() if rewind else passed_over)
     if head is None:
         _refuse_orphans(index, passed_over)
         _refuse_emptied(index)
@@ -165,35 +170,101 @@ def _is_gone(index: Look, head: Head | None, before: Segment | None) -> bool:
     return head is not None and parent is not None and parent > head.first and not index.is_committed(parent)
 
 
-def _named(index: Index, checkpoint: str) -> CheckpointName:
-    name = CheckpointName.parse(checkpoint)
-    if name is None or name not in index.names_of(name.attempt) or not index.is_committed(name):
-        there = ", ".join(_newest_committed(index, 10))
+def named(index: Index, checkpoint: str) -> CheckpointName:
+    """Return the committed checkpoint that a user calls ``checkpoint``.
+
+    It is a name or the beginning of one, ``step-160`` or ``160``, or ``best:METRIC:max`` or ``min``. Of an optimizer
+    step, the checkpoint at its end comes before those within the next cycle; of what was saved twice at one point, the
+    later. Several that are left are an error that lists them.
+    """
+    kind, _, by = checkpoint.partition(":")
+    exact = CheckpointName.parse(checkpoint)
+    if exact is not None and exact in index.names_of(exact.attempt) and index.is_committed(exact):
+        return exact
+    if kind == BEST:
+        return _best(index, by, list(filter(index.is_committed, index.names)))
+    names = [name for name in index.names if _is_called(name, checkpoint) and index.is_committed(name)]
+    if _STEP.fullmatch(checkpoint):
+        names = [name for name in names if name.micro_step == 0] or names
+    points = {(name.attempt, name.cycles, name.micro_step): name for name in names}  # the last try of each
+    there = [] if points else _newest_committed(index, 5)
+    if there:
         raise CheckpointNotFoundError(
-            f"there is no committed checkpoint {checkpoint!r}; there are: {there or 'none'}. Name one of these, or "
-            "leave checkpoint= out to use the newest"
+            f"there is no committed checkpoint {checkpoint!r}; there are: {', '.join(there)}. Give the name or the "
+            f"step of one, or {LATEST}"
         )
-    return name
+    if not points:
+        raise no_checkpoint(index.storage)
+    if len(points) > 1:
+        raise CheckpointNotFoundError(
+            f"{checkpoint!r} may be any of {len(points)} checkpoints. Give more of the name of one:"
+            f"{listed([*map(str, reversed(points.values()))])}"
+        )
+    return next(iter(points.values()))
+
+
+def _is_called(name: CheckpointName, checkpoint: str) -> bool:
+    step = _STEP.fullmatch(checkpoint)
+    return bool(checkpoint) and str(name).startswith(checkpoint) if step is None else name.cycles == int(step[1])
+
+
+def _best(index: Index, by: str, names: Sequence[CheckpointName]) -> CheckpointName:
+    """Return the best of ``names`` by ``METRIC:max`` or ``METRIC:min``, of equals the newer."""
+
+    def read(name: CheckpointName) -> Keepable | None:
+        with contextlib.suppress(CheckpointNotFoundError):  # a running job has removed it
+            metrics = read_metrics(index.storage, name, committed(index.storage, name))
+            return Keepable(str(name), name.cycles, name.micro_step, metrics)
+        return None
+
+    metric, _, mode = by.rpartition(":")
+    checkpoints = [checkpoint for checkpoint in each_of(names, read) if checkpoint is not None]
+    if metric and mode in ("max", "min"):
+        for best in KeepBest(1, metric, "max" if mode == "max" else "min").keeps(checkpoints):
+            return next(name for name in names if str(name) == best)
+    metrics = sorted({metric for checkpoint in checkpoints for metric in checkpoint.metrics})
+    raise CheckpointNotFoundError(
+        f"{':'.join(filter(None, (BEST, by)))} ranks no checkpoint of {index.storage.url}. Write {BEST}:METRIC:max or "
+        f"{BEST}:METRIC:min, with a metric that it has saved: {some(metrics) or 'there is none'}. A script with "
+        f"keep=KeepBest(...) needs {BEST} alone"
+    )
 
 
 def _went_on(index: Index, head: Head, checkpoint: str) -> bool:
-    """Whether ``head`` continued from ``checkpoint`` after a user had named it.
+    """Whether ``head`` continued from ``checkpoint`` after a user had asked for it.
+
+    What a step or a prefix names may be gone or no longer alone, and later checkpoints may be better than the best was:
+    so those on the lineage are asked from which an attempt continued.
+    """
+    kind, _, by = checkpoint.partition(":")
+    exact = CheckpointName.parse(checkpoint)
+    if exact is not None:
+        return _went_on_from(index, head, exact)
+    for newer, older in pairwise(head.lineage):
+        parent = older.last
+        if parent is None or not (kind == BEST or _is_called(parent, checkpoint)):
+            continue
+        if _went_on_from(index, head, parent):
+            before = [name for name in index.names if name.attempt < newer.attempt and index.is_committed(name)]
+            return kind != BEST or parent not in before or parent == _best(index, by, before)
+    return False
+
+
+def _went_on_from(index: Index, head: Head, name: CheckpointName) -> bool:
+    """Whether ``head`` continued from ``name`` after a user had named it.
 
     The attempt that it was named for may be on no lineage: it died before it committed, or its commits are corrupt.
     """
-    name = CheckpointName.parse(checkpoint)
-    if name is None:
-        return False
     later = [segment.attempt for segment in head.lineage.down_to(name.attempt) if segment.attempt > name.attempt]
     unreadable = head.lineage.broken if (head.lineage.broken_at or 0) > name.attempt else None
     if unreadable is None:
-        if not later or index.document(later[-1]).parent != checkpoint:
+        if not later or index.document(later[-1]).parent != str(name):
             return False
         for number in sorted(
             (attempt for attempt in index.attempts if name.attempt < attempt <= later[-1]), reverse=True
         ):
             try:
-                if index.document(number).branch == checkpoint:
+                if index.document(number).branch == str(name):
                     return True
             except CorruptCheckpointError as error:
                 unreadable = error
@@ -275,17 +346,13 @@ def open_wanted(storage: Storage, checkpoint: str = LATEST) -> OpenedCheckpoint:
         opened = read_latest(storage, lambda look, name: _open(storage, name))
         if opened is None:
             refuse_unfinished(storage, Index(storage), read_run(storage))
-            raise CheckpointNotFoundError(
-                f"there is no committed checkpoint at {storage.url}; `ckptkit ls` shows what is at another root"
-            )
+            raise no_checkpoint(storage)
         return opened
     name = CheckpointName.parse(checkpoint)
     if name is not None:
         with contextlib.suppress(CheckpointNotFoundError):  # the survey below lists those that exist
             return _open(storage, name)
-    first = choose(Survey(storage), checkpoint, rewind=True).first
-    assert first is not None  # noqa: S101 - a named checkpoint exists, or `choose` has raised
-    return _open(storage, first)
+    return _open(storage, named(Survey(storage), checkpoint))
 
 
 def _open(storage: Storage, name: CheckpointName) -> OpenedCheckpoint:

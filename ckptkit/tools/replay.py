@@ -23,8 +23,9 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.format.versions import changed
 from ckptkit.manager.options import System
 from ckptkit.run.catalog import list_checkpoints
+from ckptkit.run.fence import no_checkpoint
 from ckptkit.run.index import Lineage, Segment, Survey
-from ckptkit.run.resolve import Candidates, choose, open_wanted
+from ckptkit.run.resolve import LATEST, Candidates, choose, named, open_wanted
 from ckptkit.storage import Storage, is_same_place, open_storage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.diff import CheckpointDifference, Side, compare
@@ -43,7 +44,7 @@ class Stretch:
 
 
 def stretch_of(storage: Storage, begin: str | None, end: str) -> Stretch:
-    """Open the checkpoints from ``begin``, or from the one before ``end``, to ``end``, a name or ``"latest"``.
+    """Open the checkpoints from ``begin``, or from the one before ``end``, to ``end``, as users call them.
 
     The last one descends from the first, and none in between is left out: of one micro-step there may be several, such
     as one with metrics.
@@ -55,9 +56,9 @@ def stretch_of(storage: Storage, begin: str | None, end: str) -> Stretch:
         StorageError: If the storage failed.
     """
     survey = Survey(storage)
-    last = choose(survey, end, rewind=end != "latest").first
+    last = choose(survey, end, rewind=end != LATEST).first
     if last is None:
-        raise CheckpointNotFoundError(f"there is no committed checkpoint at {storage.url}")
+        raise no_checkpoint(storage)
     names = [*Candidates(survey, _back_from(survey, last))]  # newest first
     earlier = [name for name in names if _moment(name) < _moment(last)]
     if begin is None and not earlier:
@@ -65,8 +66,8 @@ def stretch_of(storage: Storage, begin: str | None, end: str) -> Stretch:
             f"before {last}, its training has no checkpoint at {storage.url}: there is nothing to begin at. Keep more "
             "of them, as with keep=ckptkit.KeepLatest(5)"
         )
-    first = earlier[0] if begin is None else CheckpointName.parse(begin)
-    if first is None or first not in earlier:
+    first = earlier[0] if begin is None else named(survey, begin)
+    if first not in earlier:
         listed = ", ".join(map(str, reversed(earlier[:5]))) or "none"
         raise CheckpointNotFoundError(f"{last} did not begin at {begin}; before it there are: {listed}")
     ends = [name for name in reversed(names) if _moment(name) > _moment(first)]

@@ -53,7 +53,7 @@ from ckptkit.format.documents import (
     digest_of,
 )
 from ckptkit.format.layout import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
-from ckptkit.run.fence import read_run, refuse_unfinished
+from ckptkit.run.fence import no_checkpoint, read_run, refuse_unfinished
 from ckptkit.run.index import Survey, segment_before
 from ckptkit.run.resolve import choose
 from ckptkit.storage import Storage
@@ -115,7 +115,7 @@ class Audit:
 
 
 def audit(storage: Storage, watch: CheckpointWatch, checkpoint: str | None = None) -> Audit:
-    """Verify the run, or one checkpoint of it: a name or ``"latest"``.
+    """Verify the run, or one checkpoint of it.
 
     Raises CheckpointNotFoundError if the requested one is not committed, CorruptCheckpointError if ``latest`` was
     requested and no document leads to one, and StorageError if the storage failed: the result is unknown then.
@@ -127,7 +127,7 @@ def audit(storage: Storage, watch: CheckpointWatch, checkpoint: str | None = Non
     if checkpoint is not None:
         first = choose(survey, checkpoint, rewind=True).first
         if first is None:
-            raise CheckpointNotFoundError("there is no committed checkpoint to verify")
+            raise no_checkpoint(storage)
         names = [first]
     keys = {key: size for name in names for key, size in run.listed(name).items() if key.endswith(".safetensors")}
     watch.plan(len(names), sum(keys.values()))

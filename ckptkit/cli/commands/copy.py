@@ -32,7 +32,7 @@ def run_copy(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|latest",
+            metavar="CHECKPOINT",
             help="Copy this one alone, as a new run that continues from it.",
             autocompletion=complete_checkpoint,
         ),

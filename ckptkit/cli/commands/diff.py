@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -12,10 +13,10 @@ from rich.table import Column
 from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root, storage_option
 from ckptkit.cli.output import Part, bar_of_bytes, plain, print_result, right, table_of
-from ckptkit.format.layout import CheckpointName
 from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.tools.diff import CheckpointDifference, LeafDifference, Side, compare, in_order_of_size
 
+_CHECKPOINT = re.compile(r"latest|best(:.*)?|(step-)?[0-9]+|a0[-0-9cmt]*")  # what is not, is a root
 _STATE_SHOWN = 20
 _NUMBERS = ("abs", "relative", "ulps", "NaN A/B", "first at")
 
@@ -25,7 +26,7 @@ def run_diff(
     a: Annotated[
         str,
         typer.Argument(
-            help="A name that ckptkit ls shows, or latest; without B also another root, to compare the newest of both.",
+            help="A checkpoint, as for ckptkit show; without B also another root, to compare the newest of both.",
             autocompletion=complete_checkpoint,
         ),
     ],
@@ -51,7 +52,7 @@ def run_diff(
         ckptkit diff runs/vit-17 a000001-c0000000100-m0000 latest
         ckptkit diff runs/vit-17 s3://bucket/vit-17 --exit-code
     """
-    if b is None and other_root is None and a != LATEST and CheckpointName.parse(a) is None:
+    if b is None and other_root is None and _CHECKPOINT.fullmatch(a) is None:
         a, other_root = LATEST, a
     here = open_root(root, options)
     there = here if other_root is None else open_root(other_root, other_option, flag="--other-option")

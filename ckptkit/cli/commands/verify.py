@@ -21,7 +21,7 @@ ENDS = {"whole": "whole", "corrupt": "CORRUPT:", "removed": "skipped, since it w
 def run_verify(
     root: Root,
     checkpoint: Annotated[
-        str | None, typer.Argument(help="This one alone: a name, or latest.", autocompletion=complete_checkpoint)
+        str | None, typer.Argument(help="This one alone; as for ckptkit show.", autocompletion=complete_checkpoint)
     ] = None,
     *,
     options: Options = None,

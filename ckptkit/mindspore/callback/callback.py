@@ -145,7 +145,7 @@ class CheckpointCallback(Callback):
         return self._preempted if self._session is None else self._session.manager.preempted
 
     def resume(
-        self, model: Model, dataset: ds.Dataset, epochs: int, *, checkpoint: str = "latest", rewind: bool = False
+        self, model: Model, dataset: ds.Dataset, epochs: int, *, checkpoint: str | int = "latest", rewind: bool = False
     ) -> ResumePoint:
         """Restore the newest usable checkpoint into ``model``, position ``dataset`` and take over the run.
 
@@ -155,8 +155,8 @@ class CheckpointCallback(Callback):
             model: Made of an `AccumulationTrainCell`, or of any other train cell.
             dataset: The pipeline that ``Model.train`` will get.
             epochs: The total since epoch 0, as ``Model.train`` will get it.
-            checkpoint: ``"latest"``, or the name of the checkpoint to continue from.
-            rewind: With a name: go back to that checkpoint even if the run has already continued from it.
+            checkpoint: The checkpoint to continue from, as for `CheckpointManager.restore`.
+            rewind: Go back to that checkpoint even if the run has already continued from it.
 
         Returns:
             Where to begin; train nothing if it is ``complete``.
@@ -205,7 +205,7 @@ class CheckpointCallback(Callback):
         epochs: int,
         dataset: ds.Dataset,
         *,
-        checkpoint: str = "latest",
+        checkpoint: str | int = "latest",
         rewind: bool = False,
         **kwargs: Any,
     ) -> ResumePoint:
@@ -231,7 +231,7 @@ class CheckpointCallback(Callback):
         dataset: ds.Dataset,
         valid_dataset: ds.Dataset,
         *,
-        checkpoint: str = "latest",
+        checkpoint: str | int = "latest",
         rewind: bool = False,
         **kwargs: Any,
     ) -> ResumePoint:
@@ -242,7 +242,7 @@ class CheckpointCallback(Callback):
         return self._run(start, model, epochs, dataset, callbacks, checkpoint=checkpoint, rewind=rewind)
 
     def attach(
-        self, trainer: Any = None, *, checkpoint: str = "latest", rewind: bool = False
+        self, trainer: Any = None, *, checkpoint: str | int = "latest", rewind: bool = False
     ) -> Attachment | TrainerAttachment:
         """Resume and save the next ``Model.train`` or ``Model.fit`` of this process, whoever calls it.
 
@@ -360,7 +360,7 @@ class CheckpointCallback(Callback):
         dataset: ds.Dataset,
         callbacks: list[Callback],
         *,
-        checkpoint: str,
+        checkpoint: str | int,
         rewind: bool,
     ) -> ResumePoint:
         """Resume, then call ``start`` with the callbacks and the epoch to begin at, if there is something to train."""

@@ -32,9 +32,9 @@ from ckptkit.format.layout import (
     attempt_of,
     parse_segment,
 )
-from ckptkit.run.fence import read_run, refuse_unfinished
+from ckptkit.run.fence import no_checkpoint, read_run, refuse_unfinished
 from ckptkit.run.index import Index
-from ckptkit.run.resolve import choose
+from ckptkit.run.resolve import BEST, LATEST, choose
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage, is_same_place
 from ckptkit.tools.copy.destination import Destination
@@ -47,7 +47,7 @@ _ROUNDS = 10  # surveys of a source that removes checkpoints, or forgets attempt
 class CopyRequest:
     """Says what to copy, and gives what a new run needs."""
 
-    checkpoint: str | None  # a name or "latest" for one alone; None for the whole run
+    checkpoint: str | None  # for one alone; None for the whole run
     now: Callable[[], datetime]
     new_token: Callable[[], str]  # 32 fresh random hexadecimal digits
 
@@ -107,8 +107,8 @@ def _alone(index: Index, wanted: str | None, begun: RunDocument | None) -> Check
     if wanted is None:
         return None
     recorded = begun.copied_from.checkpoint if begun is not None and begun.copied_from is not None else None
-    if wanted == "latest" and recorded is not None:
-        wanted = recorded  # the source may have newer checkpoints since that copy began
+    if wanted.partition(":")[0] in (LATEST, BEST) and recorded is not None:
+        wanted = recorded  # the source may have newer, or better, checkpoints since that copy began
     try:
         first = choose(index, wanted, rewind=True).first
     except CheckpointNotFoundError as error:
@@ -118,7 +118,7 @@ def _alone(index: Index, wanted: str | None, begun: RunDocument | None) -> Check
             f"{error}. The target holds the part that was copied so far; copy another checkpoint to another root."
         ) from error
     if first is None:
-        raise CheckpointNotFoundError("there is no committed checkpoint to copy")
+        raise no_checkpoint(index.storage)
     return first
 
 
@@ -152,7 +152,7 @@ def _last_attempt(source: Storage, index: Index, alone: CheckpointName | None) -
     readable = [document.attempt for document in _readable_documents(index)]
     if not readable:
         if not any(index.is_committed(name) for name in index.names):
-            raise CheckpointNotFoundError(f"there is no committed checkpoint at {source.url}")
+            raise no_checkpoint(source)
         raise CorruptCheckpointError(
             f"no file below attempts/ at {source.url} can be read, so no checkpoint there can be checked"
         )
@@ -333,7 +333,7 @@ class _Copy:
             )
         if self._names(Index(self._source)):
             raise self._too_fast()
-        raise CheckpointNotFoundError(f"there is no committed checkpoint at {self._source.url}")
+        raise no_checkpoint(self._source)
 
     def _require_last(self, index: Index) -> None:
         """Raise if the document that ends the copy is neither here nor at the source: no start could take the copy."""

@@ -73,7 +73,7 @@ def export_weights(
     Args:
         root: The run root.
         file: A local path that ends in ``.ckpt`` or ``.safetensors``.
-        checkpoint: ``"latest"`` or a name.
+        checkpoint: As for `CheckpointManager.restore`.
         with_optimizer: Also write the optimizer's tensors, and what the train cell owns, such as a loss scale.
         renames: From the names in the checkpoint to those in the file.
         rank: The rank to take if each rank has its own tensor, such as statistics of batch normalization.

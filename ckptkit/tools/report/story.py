@@ -17,7 +17,7 @@ from ckptkit.checkpoint.commit import read_document, reread_if_corrupt
 from ckptkit.checkpoint.open import decode_manifest
 from ckptkit.core.text import ENDS, escaped, time_in
 from ckptkit.core.worker import each_of
-from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
+from ckptkit.errors import UnusableCheckpointError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, Manifest, RunDocument
 from ckptkit.format.events import (
     Began,
@@ -35,6 +35,7 @@ from ckptkit.format.events import (
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
+from ckptkit.run.fence import no_checkpoint
 from ckptkit.run.goodput import Account, Alternative, Life, account_of, alternatives, life_of
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
@@ -254,10 +255,7 @@ class _Teller:
         run = self._run()
         files = read_events(self._storage, self._index)
         if not self._attempts and not files.segments and not files.problems:
-            raise CheckpointNotFoundError(
-                f"there is no run at {self._storage.url}: neither attempts nor checkpoints. Check "
-                "the path; it is what CheckpointCallback(...) or CheckpointManager(...) was given"
-            )
+            raise no_checkpoint(self._storage)
         self._problems.extend(UnreadableFile(key, reason) for key, reason in files.problems.items())
         for number in sorted(self._attempts):
             self._read_document(self._attempts[number])

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from support.process import forked, python
 from support.runs.scenario import history
+from typer.testing import CliRunner
 
+from ckptkit.cli import app
 from ckptkit.cli.commands.ls import run_ls
 from ckptkit.cli.output import ago, visible
 from ckptkit.errors import CheckpointNotFoundError
@@ -59,11 +61,36 @@ def test_missing_root_is_distinguished_from_empty_one(tmp_path, capsys):
 def test_foreign_files_and_parent_folder_are_named(tmp_path):
     (tmp_path / "train.py").touch()
     (tmp_path / "data").mkdir()
-    with pytest.raises(CheckpointNotFoundError, match=r"holds files \(data, train\.py, \.\.\.\), but no run"):
+    with pytest.raises(CheckpointNotFoundError, match=r"holds files \(data, train\.py\), but no run"):
         run_ls(str(tmp_path), now=NOW)
-    history(tmp_path / "vit-17")
-    with pytest.raises(CheckpointNotFoundError, match=rf"Give the root of one, such as {tmp_path}/vit-17"):
-        run_ls(str(tmp_path), now=NOW)
+
+
+COMMANDS = (
+    "ls",
+    "show",
+    "show ROOT 2",
+    "verify",
+    "verify ROOT latest",
+    "diff ROOT 1",
+    "export ROOT -o OUT.ckpt",
+    "goodput",
+)
+COMMANDS += ("report ROOT -o OUT", "copy ROOT OUT", "copy ROOT OUT --checkpoint 1", "prune ROOT --branches --dry-run")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "replay ROOT -- python train.py"])
+def test_folder_of_runs_lists_them_whatever_the_command(tmp_path, command):
+    for name in ("vit-17", "vit-18", "vit-19", "vit-20"):
+        CheckpointManager(tmp_path / "runs" / name).restore(NumpyRun())
+    line = command if "ROOT" in command else f"{command} ROOT"
+    done = CliRunner().invoke(app, line.replace("ROOT", f"{tmp_path}/runs").replace("OUT", f"{tmp_path}/out").split())
+    assert done.exit_code == 1
+    runs = [f"  {tmp_path}/runs/vit-{number}" for number in (17, 18)]
+    assert done.stderr.splitlines()[:3] == [
+        f"{tmp_path}/runs is not a run, but there are runs below it. Give the root of one:",
+        *runs,
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 def test_unknown_scheme_exits_3():

@@ -577,7 +577,7 @@ def test_exit_codes(tmp_path, weights, monkeypatch):
         ("export run -o x.ckpt --rename no.=x.", 2, "no tensor matches no."),
         ("export run -o x.ckpt --map m --drop x", 2, "--map cannot be combined"),
         ("export run a000001-c0000000099-m0000 -o x.ckpt", 1, "there is no committed checkpoint"),
-        ("export nothing -o x.ckpt", 1, "no committed checkpoint at"),
+        ("export nothing -o x.ckpt", 1, "nothing does not exist, so there is no run"),
         ("import none.ckpt new", 1, "there is no file"),
         ("import none.pth new", 2, "must end in .ckpt or .safetensors"),
         ("import weights.safetensors run", 1, "not empty"),

@@ -153,7 +153,7 @@ def test_stretch_follows_the_lineage_of_its_end(here):
     whole = names("run")
     assert [str(end.name) for end in stretch_of(storage, at[0], "latest").ends] == whole[1:]
     assert [str(end.name) for end in stretch_of(storage, None, at[1]).ends] == at[1:]
-    with pytest.raises(CheckpointNotFoundError, match="did not begin at a000009"):
+    with pytest.raises(CheckpointNotFoundError, match="no committed checkpoint 'a000009"):
         stretch_of(storage, "a000009-c0000000001-m0000", "latest")
     with pytest.raises(CheckpointNotFoundError, match="there is nothing to begin at"):
         stretch_of(storage, None, at[0])

@@ -100,7 +100,7 @@ def test_follower_writes_until_the_run_has_finished(tmp_path, monkeypatch, capsy
     said = capsys.readouterr()
     assert said.out == "written up to step 12\n"
     first, second = [line for line in said.err.splitlines() if "trying again" in line]
-    assert "there is no run at" in first
+    assert "so there is no run" in first
     assert second == "no server; trying again"
 
 

@@ -1,0 +1,137 @@
+"""What a person may call a checkpoint: its name, the beginning of it, a step, the latest, and the best by a metric."""
+
+from __future__ import annotations
+
+import pytest
+from support.runs.dict_storage import DictStorage
+from support.runs.grown import ON_REQUEST
+
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.index import Index
+from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
+from ckptkit.run.resolve import named, open_wanted
+from ckptkit.testing.state import NumpyRun
+
+KEEP = KeepLatest(9)
+LOSSES = {at: {"loss": loss} for at, loss in ((3, 0.9), (5, 0.5), (8, 0.1), (9, 0.3), (12, float("nan")))}  # K is 4
+
+
+def attempt(storage, checkpoint, saves=None, *, keep=KEEP, rewind=False) -> str | None:
+    """Start, save after these batches with these metrics, and return the checkpoint that the start continued from."""
+    with CheckpointManager(storage, save=ON_REQUEST, keep=keep) as manager:
+        run = NumpyRun()
+        point = manager.restore(run, checkpoint=checkpoint, rewind=rewind)
+        for batches, metrics in (saves or {}).items():
+            for _ in run.train_until(batches):
+                pass
+            manager.save(run, metrics).result()
+    return point.checkpoint
+
+
+@pytest.fixture
+def storage() -> DictStorage:
+    storage = DictStorage()
+    attempt(storage, "latest", LOSSES)
+    return storage
+
+
+CALLED = {
+    "a000001-c0000000000": "a000001-c0000000000-m0003",
+    "a000001-c0000000002-m0001": "a000001-c0000000002-m0001",
+    "0": "a000001-c0000000000-m0003",  # no boundary was saved: what is alone within the cycle
+    "2": "a000001-c0000000002-m0000",  # the end of the step, and not what came after it
+    "step-2": "a000001-c0000000002-m0000",
+    "003": "a000001-c0000000003-m0000",
+    "best:loss:min": "a000001-c0000000002-m0000",
+    "best:loss:max": "a000001-c0000000000-m0003",
+}
+
+
+@pytest.mark.parametrize("text", CALLED)
+def test_every_way_to_call_a_checkpoint_names_it(storage, text):
+    assert str(named(Index(storage), text)) == str(open_wanted(storage, text).name) == CALLED[text]
+    assert attempt(storage, int(text) if text.isdigit() else text) == CALLED[text]
+
+
+def test_ambiguous_beginning_lists_candidates_in_four_lines(storage):
+    with pytest.raises(CheckpointNotFoundError) as caught:
+        named(Index(storage), "a000001")
+    first, *candidates = str(caught.value).splitlines()
+    assert first == "'a000001' may be any of 5 checkpoints. Give more of the name of one:"
+    assert candidates[:2] == ["  a000001-c0000000003-m0000", "  a000001-c0000000002-m0001"]
+    assert len(candidates) == 3
+    attempt(storage, "a000001-c0000000000-m0003", {8: None}, rewind=True)
+    with pytest.raises(CheckpointNotFoundError, match="'2' may be any of 2 checkpoints"):
+        named(Index(storage), "2")
+
+
+@pytest.mark.parametrize("text", ["7", "step-7", "a000002", "", "newest", "step-", "-1", "m0003"])
+def test_what_names_nothing_says_what_is_there(storage, text):
+    with pytest.raises(
+        CheckpointNotFoundError, match=f"no committed checkpoint '{text}'; there are: a000001-c000000000"
+    ):
+        named(Index(storage), text)
+    with pytest.raises(CheckpointNotFoundError, match="no committed checkpoint at dict://run"):
+        named(Index(DictStorage()), text)
+
+
+def test_later_try_of_a_point_is_taken(storage):
+    """A second save of one point has other metrics and the same state."""
+    attempt(storage, "latest", {13: {"loss": 1.0}})
+    with CheckpointManager(storage, save=ON_REQUEST, keep=KEEP) as manager:
+        manager.restore(run := NumpyRun())
+        names = [manager.save_final(run, {name: 1.0}) for name in ("a", "b")]
+    assert names == ["a000003-c0000000003-m0001", "a000003-c0000000003-m0001-t02"]
+    assert str(named(Index(storage), "a000003")) == names[1]
+    assert str(named(Index(storage), names[0])) == names[0]
+
+
+@pytest.mark.parametrize("text", ["best", "best:loss", "best:accuracy:max", "best:loss:lowest", "best::max"])
+def test_best_without_a_metric_says_what_to_write(storage, text):
+    with pytest.raises(CheckpointNotFoundError, match=r"best:METRIC:max or best:METRIC:min.*has saved: loss\. "):
+        named(Index(storage), text)
+
+
+def test_keep_best_of_the_script_ranks(storage):
+    ranked = KEEP | KeepBest(2, "loss", "max") | KeepEvery(4)
+    assert attempt(storage, "best", keep=ranked) == CALLED["best:loss:max"]
+    with pytest.raises(CheckpointNotFoundError, match="best:METRIC"):
+        attempt(storage, "best", keep=ranked | KeepBest(1, "loss", "min"))
+
+
+@pytest.mark.parametrize("text", ["2", "a000001-c0000000002-m0000", "a000001-c0000000002", "best:loss:min"])
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_same_call_after_a_death_goes_on(storage, text, is_removed):
+    """Even where another is better since, the beginning has become ambiguous, or retention removed what was named."""
+    remove(storage, "c0000000002-m0001")
+    assert attempt(storage, text, {10: None, 12: {"loss": 0.01}, 16: None}) == CALLED["2"]
+    if is_removed:
+        remove(storage, CALLED["2"])
+    for _ in range(2):  # the first leaves no checkpoint
+        assert attempt(storage, text) == "a000002-c0000000004-m0000"
+    assert attempt(storage, text, {17: None}) == "a000002-c0000000004-m0000"
+    assert attempt(storage, text) == "a000005-c0000000004-m0001"
+
+
+@pytest.mark.parametrize("text", ["2", "best:loss:min"])
+def test_rewind_goes_back_in_any_case(storage, text):
+    attempt(storage, text, {10: None, 12: {"loss": 0.01}, 16: None})
+    best = "a000002-c0000000003-m0000"
+    assert attempt(storage, text, rewind=True) == (best if text != "2" else CALLED["2"])
+
+
+def test_best_is_asked_for_anew_after_another_was_named(storage):
+    """A run that once went back to a checkpoint by its name may go back to its best."""
+    attempt(storage, "a000001-c0000000001-m0001", {6: None, 12: None})
+    assert attempt(storage, "best:loss:max") == CALLED["best:loss:max"]
+
+
+def test_corrupt_checkpoint_is_no_reason_to_take_the_second_best(storage):
+    storage.files[f"checkpoints/{CALLED['2']}/manifest.json"] += b" "
+    with pytest.raises(CorruptCheckpointError, match=f"{CALLED['2']}/manifest.json"):
+        named(Index(storage), "best:loss:min")
+
+
+def remove(storage: DictStorage, part: str) -> None:
+    storage.files = {key: data for key, data in storage.files.items() if part not in key}
