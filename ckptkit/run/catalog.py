@@ -2,7 +2,7 @@
 
 Guarantees: it reads and never writes, and proves no shard. A checkpoint whose documents are corrupt is listed with the
 reason: `list_checkpoints` checks all of them, `latest_checkpoint` all but the rank files, `list_rows` the manifest
-only.
+and the sizes of files.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import islice, pairwise
 from typing import Literal
 
 from ckptkit.checkpoint.commit import reread_if_corrupt
-from ckptkit.checkpoint.open import decode_manifest, missing, open_checkpoint, open_manifest
+from ckptkit.checkpoint.open import decode_manifest, missing, open_checkpoint, open_manifest, read_rank
 from ckptkit.checkpoint.receipts import certified_from
 from ckptkit.core.progress import Progress
 from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, Commit, Manifest
-from ckptkit.format.layout import MANIFEST, CheckpointName
+from ckptkit.format.layout import FROZEN, MANIFEST, CheckpointName, attempt_of
 from ckptkit.run.index import Survey, commit_bytes
 from ckptkit.run.resolve import Candidates, Look, choose, newest_head, read_latest
 from ckptkit.storage import Storage
@@ -88,11 +88,15 @@ def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
 
 
 def list_rows(storage: Storage, most: int | None) -> Rows:
-    """List the newest ``most`` checkpoints, or all, with one read for each and one for each of their attempts."""
+    """List the newest ``most`` checkpoints, or all, with one read for each and one for each of their attempts.
+
+    Sizes that do not add up cost the documents of that checkpoint's ranks.
+    """
     survey = Survey(storage)
     names = list(filter(survey.is_committed, survey.names))
     shown = names if most is None else names[-most:]
-    rows = _describe_all(shown, lambda name: _read_manifest(storage, survey.folders.files(name), name))
+    frozen = cache(lambda: storage.walk(f"{FROZEN}/"))  # asked for after the checkpoints, which need it
+    rows = _describe_all(shown, lambda name: _read_manifest(storage, survey.folders.files(name), frozen, name))
     left_out = len(names) - len(shown)
     new_bytes = {str(name): sum(survey.folders.files(name).values()) for name in shown}
     certified = {str(name): certified_from(survey.folders.files(name)) for name in shown}
@@ -104,7 +108,13 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
     return Rows(rows, left_out, str(latest) if latest else None, new_bytes=new_bytes, kept=kept, certified=certified)
 
 
-def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> Manifest:
+def _read_manifest(
+    storage: Storage, files: Mapping[str, int], frozen: Callable[[], Mapping[str, int]], name: CheckpointName
+) -> Manifest:
+    """Read the manifest of ``name``; raise CorruptCheckpointError if the listed sizes show that a file is damaged.
+
+    ``files`` has the sizes in its folder, ``frozen`` returns those of all shared shards by key.
+    """
     size_bytes = files.get(MANIFEST)
     if size_bytes is None:
         raise missing(storage, name, name.manifest_key)
@@ -115,14 +125,23 @@ def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointN
         manifest = reread_if_corrupt(lambda: decode_manifest(storage.read(name.manifest_key, size_bytes), name))
     except FileNotFoundError as error:
         raise missing(storage, name, name.manifest_key) from error
-    expected = {name.commit_key: commit_bytes(size_bytes)}
-    expected.update({file.key: file.size_bytes for file in manifest.rank_files})
-    for key, expected_bytes in expected.items():
-        found_bytes = files.get(key.removeprefix(f"{name.folder}/"))
-        if found_bytes is None:
-            raise missing(storage, name, key)
-        if found_bytes != expected_bytes:
-            raise CorruptCheckpointError(f"{key} has {found_bytes} bytes, expected {expected_bytes}")
+    own = {f"{name.folder}/{file}": size for file, size in files.items()}
+    own_bytes = sum(size for key, size in own.items() if key.endswith(".safetensors"))
+    is_whole = own_bytes == manifest.size_bytes
+    shared = {} if is_whole else {key: size for key, size in frozen().items() if attempt_of(key) == name.attempt}
+
+    def check(expected: Mapping[str, int]) -> None:
+        for key, expected_bytes in expected.items():
+            found_bytes = own.get(key, shared.get(key))
+            if found_bytes is None:
+                raise missing(storage, name, key)
+            if found_bytes != expected_bytes:
+                raise CorruptCheckpointError(f"{key} has {found_bytes} bytes, expected {expected_bytes}")
+
+    check({name.commit_key: commit_bytes(size_bytes), **{file.key: file.size_bytes for file in manifest.rank_files}})
+    if own_bytes + sum(shared.values()) != manifest.size_bytes:  # the ranks' documents tell which file
+        ranks = (read_rank(storage, name, rank, file, None) for rank, file in enumerate(manifest.rank_files))
+        check({shard.key: shard.size_bytes for document in ranks for shard in document.shards})
     return manifest
 
 

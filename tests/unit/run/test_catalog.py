@@ -63,6 +63,33 @@ def test_what_a_row_sees_is_named(name):
         assert problem in only_problem(storage, name), (key, data)
 
 
+SIZE = 92  # of each shard
+SHARDS = ("rank-00000/optimizer-000.safetensors", "frozen")
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+@pytest.mark.parametrize("damage", [lambda data: None, lambda data: data[:-1], lambda data: data + b"0"])
+def test_missing_or_cut_shard_is_seen_without_reading_any(storage, name, shard, damage):
+    (key,) = (key for key in storage.files if key.startswith((f"{name.folder}/{shard}", f"{shard}/a000002/")))
+    damaged = damage(storage.files.pop(key))
+    if damaged is not None:
+        storage.files[key] = damaged
+    counted = Counted(storage)
+    problems = [info.problem for info in list_rows(counted, None).shown if info.problem]
+    number = 3 if shard == "frozen" else 1  # all of the attempt share it
+    assert (
+        problems
+        == [f"{key} {'is missing' if damaged is None else f'has {len(damaged)} bytes, expected {SIZE}'}"] * number
+    )
+    assert not [read for read in counted.keys("read") if read.endswith(".safetensors")]
+
+
+def test_sound_row_costs_one_read(storage):
+    counted = Counted(storage)
+    list_rows(counted, None)
+    assert not [key for key in counted.keys("read") if "rank-" in key]
+
+
 def test_no_more_is_asked_for_than_is_listed(storage, monkeypatch):
     """A storage may take memory for all that it is allowed to read, and there are 16 threads."""
     asked = {}
