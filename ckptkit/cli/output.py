@@ -7,14 +7,15 @@ import json
 import math
 import os
 import re
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel
-from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -27,7 +28,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Column, Table
 from rich.text import Text
 from typing_extensions import Self
 
@@ -37,45 +37,72 @@ from ckptkit.tools.watch import CheckpointWatch
 
 _HALF = re.compile("[\ud800-\udfff]")  # half of a pair: not valid Unicode, and many parsers refuse the document
 _WIDE = 200  # columns without a terminal, so that piped tables are not wrapped
-Part = str | tuple[str, str] | Table  # a line, a line with its style, or a table
+_NARROWEST = 16  # of a column whose texts are folded
+_TOGETHER = re.compile(r"(?<=\d) (?=[^\W\d]|->)|(?<=->) (?=\d)")  # before a unit, and in 1 -> 2
+_WORD = re.compile(r"[^ ]* ?")
+_SHORTER = re.compile(r"(?:[^ /.]|\.(?=\d))*[ /.]?")  # a part of a path, or of a dotted name
+_HANGING = re.compile(r" *(?:.{,12}?  +)?")  # what continues below the text of a line: its indent, and its label
+Part = str | tuple[str, str]  # a line, or a line with its style
 
 
-def wide_console() -> Console:
-    """Return a console on stdout, as wide as the terminal, or wide enough for any table without one."""
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDE
-    return console
+def _width_of(console: Console) -> int:
+    """Return the width of the terminal, or a width for any line and table without one."""
+    return console.width if console.is_terminal or "COLUMNS" in os.environ else sys.maxsize
 
 
-def right(*names: str) -> list[Column]:
-    """Return columns whose cells stand at the right, such as numbers."""
-    return [Column(name, justify="right") for name in names]
+def _folded(text: str, width: int, pieces: re.Pattern[str] = _WORD) -> list[str]:
+    """Break ``text`` between ``pieces`` into lines, and never between a number and its unit."""
+    lines = [""]
+    for piece in pieces.findall(_TOGETHER.sub("\xa0", text)):
+        if piece and lines[-1] and cell_len(lines[-1] + piece.rstrip(" ")) > width:
+            lines.append("")
+        lines[-1] += piece
+    return [line.rstrip(" ").replace("\xa0", " ") for line in lines]
 
 
 def table_of(
-    columns: Sequence[Column | str],
-    rows: Iterable[Sequence[str]],
-    *,
-    title: str = "",
-    caption: str | None = None,
-    styles: Sequence[str] = (),
-) -> Table:
-    """Return a table with few ruled lines; every text is shown as it is, made `visible`, brackets included."""
-    drawn = Table(
-        *columns,
-        title=Text(title) if title else None,
-        title_justify="left",
-        caption=caption,
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
-    for number, row in enumerate(rows):
-        drawn.add_row(*(Text(visible(cell)) for cell in row), style=styles[number] if styles else None)
-    return drawn
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequence[str] = (), styles: Sequence[str] = ()
+) -> Iterator[Part]:
+    """Yield the lines of a table; every text is made `visible`.
+
+    Args:
+        columns: Their names; what stands at the right, such as numbers, begins with ``>``.
+        rows: Their cells.
+        spare: Names of what is left out, in this order, until the rest fits into the terminal.
+        styles: The style of each row.
+    """
+    table = [[name.lstrip(">") for name in columns], *(list(map(visible, row)) for row in rows)]
+    left_out: list[str] = []
+    width = min(_WIDE, _width_of(Console()))
+    while True:
+        shown = [at for at, name in enumerate(table[0]) if name not in left_out]
+        widths = {at: max(cell_len(line) for row in table for line in row[at].split("\n")) for at in shown}
+        excess = sum(widths.values()) + 2 * (len(shown) - 1) - width
+        if excess <= 0 or len(left_out) == len(spare):
+            break
+        left_out.append(spare[len(left_out)])
+    if excess > 0:
+        widest = max((at for at in shown if not columns[at].startswith(">")), key=widths.__getitem__)
+        widths[widest] = max(_NARROWEST, widths[widest] - excess)
+    for number, row in enumerate(table):
+        cells = {
+            at: [line for text in row[at].split("\n") for line in _folded(text, widths[at], _SHORTER)] for at in shown
+        }
+        for level in range(max(map(len, cells.values()))):
+            texts = ((at, lines[level] if level < len(lines) else "") for at, lines in cells.items())
+            padded = (
+                f"{' ' * (widths[at] - cell_len(text))}{text}"
+                if columns[at].startswith(">")
+                else f"{text}{' ' * (widths[at] - cell_len(text))}"
+                for at, text in texts
+            )
+            line = "  ".join(padded).rstrip()
+            yield (line, "bold" if number == 0 else styles[number - 1] if styles else "")
+        if number == 0:
+            yield "─" * (sum(widths.values()) + 2 * (len(shown) - 1))
+    if left_out:
+        names = ", ".join(left_out).replace("/\n", "/").replace("-\n", "-").replace("\n", " ")
+        yield f"not shown in {width} columns: {names}"
 
 
 def visible(text: str) -> str:
@@ -86,9 +113,13 @@ def visible(text: str) -> str:
 
 
 def print_line(text: str, style: str | None = None, *, console: Console | None = None) -> None:
-    """Print ``text`` as it is, made `visible`: brackets and numbers get no style, and long lines are not wrapped."""
+    """Print ``text``, made `visible`: brackets and numbers get no style. In a terminal, lines break between words."""
     console = console or Console()
-    console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
+    for line in visible(text).split("\n"):
+        hanging = len(_HANGING.match(line)[0])  # type: ignore[index]  # it matches anything
+        first, *rest = _folded(line[hanging:], _width_of(console) - hanging)
+        for part in (f"{line[:hanging]}{first}", *(f"{' ' * hanging}{more}" for more in rest)):
+            console.print(part, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_result(document: object, parts: Iterable[Part], *, as_json: bool) -> None:
@@ -105,10 +136,7 @@ def print_result(document: object, parts: Iterable[Part], *, as_json: bool) -> N
 
 def print_parts(parts: Iterable[Part]) -> None:
     for part in parts:
-        if isinstance(part, Table):
-            wide_console().print(part)
-        else:
-            print_line(*((part,) if isinstance(part, str) else part))
+        print_line(*((part,) if isinstance(part, str) else part))
 
 
 def plain(value: object) -> Any:

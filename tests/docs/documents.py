@@ -176,7 +176,7 @@ def environment() -> dict[str, str]:
     """In which `python` is the one that runs the tests, and finds the same packages."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     packages = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "GLOG_v": "3", "COLUMNS": "120", "PATH": path, "PYTHONPATH": packages}
+    return {**os.environ, "GLOG_v": "3", "COLUMNS": "240", "PATH": path, "PYTHONPATH": packages}
 
 
 def _uncovered(block: Block) -> str:

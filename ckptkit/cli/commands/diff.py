@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from rich.table import Column
 
 from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root, storage_option
-from ckptkit.cli.output import Part, bar_of_bytes, plain, print_result, right, table_of
+from ckptkit.cli.output import Part, bar_of_bytes, plain, print_result, table_of
 from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.tools.diff import CheckpointDifference, LeafDifference, Side, compare, in_order_of_size
 
@@ -88,16 +87,13 @@ def parts_of(difference: CheckpointDifference, top: int) -> Iterator[Part]:
     if before != after:
         yield f"ranks: {before} -> {after}; what both have of the state is compared"
     roles = ([role, *map(str, dataclasses.astuple(count))] for role, count in difference.roles.items())
-    yield table_of(["role", *right("equal", "differing", "only in A", "only in B")], roles, title="leaves")
+    yield "leaves"
+    yield from table_of(("role", ">equal", ">differing", ">only in A", ">only in B"), roles)
     if difference.leaves and top:
-        columns = [
-            Column("leaf", overflow="fold", min_width=16),
-            Column("role", no_wrap=True),
-            *right("elements"),
-            *(Column(name, justify="right", no_wrap=True) for name in _NUMBERS),
-        ]
+        yield "what differs, the most first; abs, relative and ulps at most"
+        columns = ("leaf", "role", ">elements", *(f">{name}" for name in _NUMBERS))
         leaves = map(_cells, in_order_of_size(difference.leaves)[:top])
-        yield table_of(columns, leaves, title="what differs, the most first; abs, relative and ulps at most")
+        yield from table_of(columns, leaves, spare=("NaN A/B", "first at", "relative"))
         if len(difference.leaves) > top:
             yield f"{len(difference.leaves) - top} more leaves differ; --top shows more, --json all"
     for place in difference.state[:_STATE_SHOWN]:

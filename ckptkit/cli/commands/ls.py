@@ -1,7 +1,7 @@
 """Implements ``ckptkit ls``; ``docs/cli.md`` describes the JSON.
 
-A problem that keeps a start from using any checkpoint goes to stderr. A row costs one read, that of its manifest. Does
-not check COMMIT's own digest, the contents of the rank files or the shards; ``ckptkit verify`` does. Never writes.
+A problem that keeps a start from using any checkpoint goes to stderr. A row costs one read, that of its manifest. Of
+all other files it sees the size; ``ckptkit verify`` reads them. Never writes.
 """
 
 from __future__ import annotations
@@ -11,27 +11,30 @@ from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column
 
 from ckptkit.cli.errors import FINE, PROBLEM, complain
 from ckptkit.cli.options import AsJson, Options, Root, open_root
-from ckptkit.cli.output import Part, ago, plain, print_result, right, table_of, wide_console
+from ckptkit.cli.output import Part, ago, plain, print_result, table_of
 from ckptkit.core.text import size
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.fence import refuse_no_run
 
 NEWEST = 50
 
-_WHY = {  # the text for a wide and for a narrow terminal
-    "latest": ("latest", "latest"),
-    "newest-two": ("one of the two newest", "newest"),
-    "policy": ("policy of the run", "policy"),
-    "off-lineage": ("off the lineage (prune --branches)", "branch"),
-    "unknown": ("not known", "unknown"),
-}
-_COLUMNS = ("epoch/batch", "updates", "micro-step", "age", "size", "new bytes", "attempt")
-_LEFT_OUT = ("new bytes", "attempt")  # in a narrow terminal
-_WIDE = 118
+_WHY = {"newest-two": "newest", "off-lineage": "branch"}
+_COLUMNS = (
+    ">step",
+    "checkpoint",
+    ">epoch/\nbatch",
+    ">updates",
+    ">micro-\nstep",
+    ">age",
+    ">size",
+    ">new\nbytes",
+    "kept",
+)
+_SPARE = ("new\nbytes", "updates", "age", "epoch/\nbatch")
 
 
 def run_ls(
@@ -44,7 +47,7 @@ def run_ls(
 ) -> int:
     """List the newest committed checkpoints of a run, oldest first.
 
-    Exits with 1 if one of them is seen to be corrupt; it looks at their manifests only.
+    Exits with 1 if one of them is seen to be corrupt, by its manifest and the sizes of its files.
 
     Examples:
         ckptkit ls runs/vit-17
@@ -78,43 +81,32 @@ def _parts(url: str, checkpoints: list[dict[str, Any]], rows: Rows, now: datetim
     if not rows.shown and not rows.left_out:
         yield f"no committed checkpoint at {url}"
         return
-    is_wide = wide_console().width >= _WIDE
-    names = [name for name in _COLUMNS if is_wide or name not in _LEFT_OUT]
-    hint = "" if is_wide else f"; {' and '.join(_LEFT_OUT)}: in a terminal of {_WIDE} columns, or with --json"
-    columns = [
-        Column("checkpoint", no_wrap=True),
-        *right(*(name if is_wide else name.replace("-", "- ").replace("/", "/ ") for name in names)),
-        "kept why" if is_wide else "kept",
-    ]
-    lines = []
-    for info, checkpoint in zip(rows.shown, checkpoints, strict=True):
-        cells = _cells(info, checkpoint, now)
-        name = f"{info.name} *" if info.name == rows.latest else info.name
-        lines.append([name, *(cells[column] for column in names), _last(checkpoint, is_wide)])
+    yield url
+    lines = (_cells(info, checkpoint, now) for info, checkpoint in zip(rows.shown, checkpoints, strict=True))
     styles = ["red" if info.problem else "" for info in rows.shown]
-    yield table_of(columns, lines, title=url, caption=f"* latest{hint}", styles=styles)
+    yield from table_of(_COLUMNS, lines, spare=_SPARE, styles=styles)
+    for info in rows.shown:
+        if info.problem is not None:
+            yield f"{info.name} is corrupt: {info.problem}", "red"
     if rows.left_out:
         older = "older checkpoint is" if rows.left_out == 1 else "older checkpoints are"
         yield f"{rows.left_out} {older} not shown; --all shows every one"
 
 
-def _cells(info: CheckpointInfo, checkpoint: dict[str, Any], now: datetime) -> dict[str, str]:
-    cells = dict.fromkeys(_COLUMNS, "-")
-    cells["new bytes"], cells["attempt"] = size(checkpoint["new_bytes"]), str(info.attempt)
-    at = info.progress
+def _cells(info: CheckpointInfo, checkpoint: dict[str, Any], now: datetime) -> list[str]:
+    name, at = CheckpointName.parse(info.name), info.progress
+    assert name is not None  # noqa: S101 - it was listed
+    cells = [str(name.cycles), info.name, *["-"] * 5]
     if at is not None:
-        cells["epoch/batch"] = f"{at.epoch}/{at.batch}"
-        cells["updates"] = f"{at.updates} batches" if at.counts_batches else str(at.updates)
-        cells["micro-step"] = "-" if at.counts_batches else f"{at.micro_step}/{at.accumulation_steps}"
-        cells["age"] = ago(info.created_at, now)
-        cells["size"] = size(info.size_bytes)
-    return cells
+        cells[2:4] = f"{at.epoch}/{at.batch}", f"{at.updates} batches" if at.counts_batches else str(at.updates)
+        cells[4] = "-" if at.counts_batches else f"{at.micro_step}/{at.accumulation_steps}"
+        cells[5:] = ago(info.created_at, now), size(info.size_bytes)
+    return [*cells, size(checkpoint["new_bytes"]), _kept(checkpoint)]
 
 
-def _last(checkpoint: dict[str, Any], is_wide: bool) -> str:
-    certified = ", certified" if checkpoint["certified_from"] else ""
-    if checkpoint["problem"] is not None or checkpoint["kept"] is None:
-        return f"{checkpoint['problem'] or '-'}{certified}"
-    long, short = _WHY[checkpoint["kept"]]
-    parent = "" if checkpoint["parent_of"] is None else f", parent of attempt {checkpoint['parent_of']}"
-    return f"{f'{long}{parent}' if is_wide else short}{certified}"
+def _kept(checkpoint: dict[str, Any]) -> str:
+    kept = checkpoint["kept"] or "-"
+    why = ["corrupt" if checkpoint["problem"] is not None else _WHY.get(kept, kept)]
+    if checkpoint["parent_of"] is not None:
+        why.append(f"parent of {checkpoint['parent_of']}")
+    return ", ".join([*why, *(["certified"] if checkpoint["certified_from"] else [])])

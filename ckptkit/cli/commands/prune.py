@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
-from rich.table import Column
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain, resumable
 from ckptkit.cli.options import AsJson, Options, Root, open_root
-from ckptkit.cli.output import Part, bar_of_steps, plain, print_parts, print_result, right, table_of
+from ckptkit.cli.output import Part, bar_of_steps, plain, print_parts, print_result, table_of
 from ckptkit.core.text import many, size
 from ckptkit.run.fence import refuse_no_run
 from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest, KeepPolicy
@@ -119,12 +118,13 @@ def _parts_of_plan(url: str, plan: PrunePlan) -> Iterator[Part]:
     if not plan.decisions:
         yield f"no committed checkpoint at {url}"
         return
-    columns: list[Column | str] = [Column("checkpoint", no_wrap=True), *right("size"), "", "why"]
     rows = [
         (str(decision.name), size(decision.size_bytes), "goes" if decision.goes else "stays", decision.why)
         for decision in plan.decisions
     ]
-    yield table_of(columns, rows, title=url, styles=["red" if decision.goes else "" for decision in plan.decisions])
+    yield url
+    styles = ["red" if decision.goes else "" for decision in plan.decisions]
+    yield from table_of(("checkpoint", ">size", "", "why"), rows, styles=styles)
     if plan.remains:
         folders = ", ".join(map(str, plan.remains))
         yield f"remains of folders that never were, or no longer are, checkpoints: {folders}"

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from pydantic import JsonValue
-from rich.table import Column
 
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.read import load
@@ -195,16 +194,12 @@ def parts_of(document: Document, now: datetime) -> Iterator[Part]:
     yield from _parts_of_files(document["files"], document["roles"])
     if document["tensors"] is not None:
         yield ""
-        names = ("tensor", "role", "dtype", "shape", "size", "placement")
-        yield table_of(_columns(*names), map(_cells, document["tensors"]))
+        names = ("tensor", "role", "dtype", "shape", ">size", "placement")
+        yield from table_of(names, map(_cells, document["tensors"]), spare=("placement",))
     if document["state"] is not None:
         yield f"\nstate of rank {document['rank']}"
         for section, value in document["state"].items():
             yield from _lines_of_observed(value) if section == "observed" else _tree(section, value, "  ")
-
-
-def _columns(*names: str) -> list[Column]:
-    return [Column(name, justify="right" if name in ("tensors", "size") else "left", overflow="fold") for name in names]
 
 
 def _facts(document: Document, now: datetime) -> Iterator[tuple[str, str]]:
@@ -253,14 +248,14 @@ def _parts_of_files(files: list[Document], roles: dict[str, int]) -> Iterator[Pa
     for role, tensors in roles.items():
         of_role = [file for file in files if file["role"] == role]
         total = sum(file["size_bytes"] for file in of_role)
-        rows.append((role, many(len(of_role), "file"), str(tensors), size(total), ""))
+        rows.append((f"{role}: {many(len(of_role), 'file')}", str(tensors), size(total), "", ""))
         for file in of_role[:left]:
-            shared = "" if file["placement"] == "per_rank" else f" ({file['placement']})"
-            path, file_tensors = f"{_short(file['key'])}{shared}", str(file["tensors"])
-            rows.append(("", path, file_tensors, size(file["size_bytes"]), file["digest"]))
+            numbers = str(file["tensors"]), size(file["size_bytes"])
+            rows.append((f"  {_short(file['key'])}", *numbers, file["placement"], file["digest"]))
         styles += ["bold", *[""] * len(of_role[:left])]
         left = max(0, left - len(of_role))
-    yield table_of(_columns("role", "file", "tensors", "size", "digest"), rows, styles=styles)
+    columns = ("file", ">tensors", ">size", "placement", "digest")
+    yield from table_of(columns, rows, spare=("digest", "placement"), styles=styles)
     if len(files) > _MOST_FILES:
         more = len(files) - _MOST_FILES
         yield f"{more} more files not shown; --rank N shows those of one rank, --json all of them"

@@ -23,7 +23,7 @@ NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 
 
 def rows_of(told: str) -> dict[str, str]:
-    return {line.split()[0]: line.rstrip() for line in told.splitlines() if line.startswith("a0000")}
+    return {line.split()[1]: line for line in told.splitlines() if " a0000" in line}
 
 
 def test_older_checkpoints_are_counted_or_shown(capsys, monkeypatch):

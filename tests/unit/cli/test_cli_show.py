@@ -27,7 +27,7 @@ NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
 @pytest.fixture(autouse=True)
 def _a_wide_terminal(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "140")
 
 
 def shown_text(storage, capsys, **wanted) -> str:
@@ -38,12 +38,12 @@ def shown_text(storage, capsys, **wanted) -> str:
 def test_batches_are_called_batches(root, caplog, capsys):
     """Each is counted as an update where K is 1 and where a train cell does not tell it."""
     for k, resuming, shown, listed in (
-        (1, "after 3 batches", "3 batches delivered, each counted as a step", "3 batches           -"),
+        (1, "after 3 batches", "3 batches delivered, each counted as a step", "3 batches       -"),
         (
             3,
             "after 1 optimizer step, micro-step 0 of its cycle",
             "1 updates in 1 cycles; micro-step 0",
-            "1         0/3",
+            "1     0/3",
         ),
     ):
         place = root / str(k)

@@ -47,7 +47,7 @@ class Later(datetime):
         return NOW + timedelta(hours=2)
 
 
-def ask(transcript: Transcript, line: str, columns: int = 120) -> None:
+def ask(transcript: Transcript, line: str, columns: int = 1000) -> None:
     done = CliRunner(env={"COLUMNS": str(columns)}).invoke(app, line.replace("DIR", str(transcript.folder)).split())
     stderr = sorted(re.sub(r" \(\d+ of .*\)$", "", OTHERWISE.sub("", said)) for said in done.stderr.splitlines())
     printed = [OTHERWISE.sub("", said).rstrip() for said in done.stdout.splitlines()]
@@ -66,7 +66,8 @@ def asked(transcript: Transcript) -> None:
     run, whole = transcript.folder / "run", transcript.folder / "whole"
     shutil.copytree(run, whole)
     shutil.copytree(GOLDEN, transcript.folder / "ranks")
-    ask(transcript, "ls DIR/run", 80)
+    for line in ("ls DIR/run", "show DIR/ranks --tensors", f"diff DIR/run {OLD}"):
+        ask(transcript, line, 80)
     for line in (
         "ls DIR/run",
         "show DIR/run",
