@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -28,6 +29,22 @@ INTERRUPTED = 130  # the code that a shell reports after Ctrl-C
 BROKEN_PIPE = 141  # and for SIGPIPE
 
 _DEBUG = "--debug"
+
+
+_OPTIONS = re.compile(r'(?:CheckpointCallback\("([^"]*)", )?storage_options=\{(.*?)\}(?(1)\))')
+_ITEM = re.compile(r'"(\w+)": "?([^",]+)')
+
+
+def in_options(message: str, flag: str = "--option") -> str:
+    """Return a message for scripts as one for the command line, whose ``flag`` takes an option of the storage."""
+
+    def typed(match: re.Match[str]) -> str:
+        return " ".join(
+            [*filter(None, [match[1]]), *("{} {}={}".format(flag, *item) for item in _ITEM.findall(match[2]))]
+        )
+
+    message = _OPTIONS.sub(typed, message).replace("storage_options", flag).replace("overwrite=True", "--force")
+    return message.replace(", or give credentials= a function", "")
 
 
 class WrongUsageError(Exception):
@@ -70,7 +87,8 @@ class CommandGroup(TyperGroup):
         except (CkptKitError, WrongUsageError, OSError) as error:
             if ctx.params.get("debug"):
                 traceback.print_exception(scrub_error(error))
-            complain(str(error))
+            copies = ctx.invoked_subcommand == "copy"
+            complain(in_options(str(error), "--source-option or --target-option" if copies else "--option"))
             raise typer.Exit(_exit_code_of(error)) from error
 
 

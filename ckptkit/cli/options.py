@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.errors import WrongUsageError, in_options
+from ckptkit.errors import StorageError
 from ckptkit.format.layout import CHECKPOINTS, COMMIT, CheckpointName
 from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.url import for_a_person
@@ -88,6 +89,8 @@ def open_root(
         return open_storage(root, for_a_person(root, options, writes=writes))
     except TypeError as error:  # from an fsspec file system, or for an option that is in no table here
         raise WrongUsageError(f"{flag}: {root} does not take these: {error}") from error
+    except StorageError as error:
+        raise StorageError(in_options(str(error), flag)) from error
     except ValueError as error:
         raise WrongUsageError(str(error)) from error
 

@@ -225,8 +225,8 @@ def _best(index: Index, by: str, names: Sequence[CheckpointName]) -> CheckpointN
     metrics = sorted({metric for checkpoint in checkpoints for metric in checkpoint.metrics})
     raise CheckpointNotFoundError(
         f"{':'.join(filter(None, (BEST, by)))} ranks no checkpoint of {index.storage.url}. Write {BEST}:METRIC:max or "
-        f"{BEST}:METRIC:min, with a metric that it has saved: {some(metrics) or 'there is none'}. A script with "
-        f"keep=KeepBest(...) needs {BEST} alone"
+        f"{BEST}:METRIC:min, with a metric that it has saved: {some(metrics) or 'there is none'}. A script that "
+        f"keeps by KeepBest needs {BEST} alone"
     )
 
 

@@ -20,7 +20,7 @@ from ckptkit.errors import CorruptCheckpointError, StorageError
 _T = TypeVar("_T")
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FULL = " See `df -h`; a run needs less with keep=ck.KeepLatest(2)."
+_FULL = " See `df -h`; a run that keeps fewer checkpoints needs less."
 _HINTS = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,

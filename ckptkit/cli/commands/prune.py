@@ -110,7 +110,9 @@ def parse_keep(text: str) -> KeepPolicy:
             if metric and mode in ("max", "min"):
                 return KeepBest(int(n), metric, "max" if mode == "max" else "min")
     except ValueError as error:
-        raise WrongUsageError(f"--keep {text}: {error}; give {_KEEPS}") from error
+        raise WrongUsageError(
+            f"--keep {text}: {rest.partition(':')[0]!r} is no number above 0; give {_KEEPS}"
+        ) from error
     raise WrongUsageError(f"--keep {text}: give {_KEEPS}")
 
 

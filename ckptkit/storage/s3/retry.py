@@ -175,12 +175,12 @@ _HINTS = {
     "InvalidToken": "The session token is invalid or no longer valid: get a new one, or give credentials= a function",
     "RequestTimeTooSkewed": "This machine's clock is wrong by more than the storage accepts: set it",
     "PermanentRedirect": "The bucket is in another region: give its endpoint",
-    "AuthorizationHeaderMalformed": "The region is wrong: give region_name in client_kwargs",
+    "AuthorizationHeaderMalformed": "The region is wrong: export AWS_DEFAULT_REGION=..., or OBS_REGION for obs://",
     "QuotaExceeded": "The quota is used up: free some space, or request a larger quota",
     "InsufficientStorageSpace": "The quota is used up: free some space, or request a larger quota",  # OBS
     "InArrearOrInsufficientBalance": "The account is in arrears",  # OBS
     "EntityTooLarge": "The file is larger than the storage accepts",
-    "NoSuchKey": "The endpoint may require the other addressing style: config_kwargs={'s3': {'addressing_style': ...}}",
+    "NoSuchKey": "The endpoint may require the other addressing style, s3.addressing_style in ~/.aws/config",
     "VirtualHostDomainRequired": "This endpoint requires virtual-hosted addressing, the default of obs://",  # OBS
 }
 _STATUS_HINTS = {
@@ -211,7 +211,7 @@ def raise_as_ours(error: Exception, what: str, *, may_be_absent: bool) -> NoRetu
         ) from error
     if isinstance(error, botocore.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         raise StorageError(
-            f"could not {what}: {error}. Give the authority's certificate with client_kwargs={{'verify': FILE}}"
+            f"could not {what}: {error}. Give the authority's certificate: export AWS_CA_BUNDLE=FILE"
         ) from error
     if isinstance(error, _PASSING_KINDS):
         raise Transient(str(error)) from error

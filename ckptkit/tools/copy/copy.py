@@ -320,7 +320,7 @@ class _Copy:
     def _too_fast(self) -> CheckpointNotFoundError:
         return CheckpointNotFoundError(
             f"{self._source.url} removed {', '.join(self._copied.pruned[-3:]) or 'what it had'} before it was copied. "
-            "Let the source keep more checkpoints for longer (keep=), or copy while nothing is trained there."
+            "Let the source keep more checkpoints for longer, or copy while nothing is trained there."
         )
 
     def _require_any(self) -> None:

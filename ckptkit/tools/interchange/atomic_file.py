@@ -17,7 +17,7 @@ from typing_extensions import Self
 from ckptkit.errors import StorageError
 from ckptkit.storage.system_calls import SYSTEM
 
-_OVER_IT = ", with --force (overwrite=True)"
+_OVER_IT = ", with overwrite=True"
 
 
 class NewFile:
@@ -92,7 +92,7 @@ class NewFile:
 
     def _refuse_existing(self) -> None:
         if os.path.lexists(self._path):
-            raise ValueError(f"{self._path} exists; name another file, or replace it with --force (overwrite=True)")
+            raise ValueError(f"{self._path} exists; name another file, or replace it with overwrite=True")
 
     @contextlib.contextmanager
     def _storage_errors(self) -> Iterator[None]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import shutil
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 from unit.tools.interchange.test_interchange import weights
 
 from ckptkit.cli import app
 from ckptkit.cli import options as options_module
-from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.errors import WrongUsageError, in_options
 from ckptkit.storage import LocalStorage
+from ckptkit.storage.s3.options import OBS_ENDPOINTS, OBS_SECRETS
 from ckptkit.tools.doctor.result import DoctorOptions
 
 __all__ = ["weights"]
@@ -119,3 +122,49 @@ def test_verify_of_one_checkpoint_leaves_the_others(tmp_path):
         return CliRunner().invoke(app, ["verify", str(tmp_path / "run"), *what]).exit_code
 
     assert [verify(newest), verify("latest"), verify(broken), verify()] == [0, 0, 1, 1]
+
+
+# What a wrong command line prints, which a script would get in terms of its arguments.
+SPOKEN = {
+    "ls s3://bucket/run --option endpoint=x": "s3:// takes no --option endpoint; it takes key, secret",
+    "ls s3://bucket/run --option key=x": "--option has only one of key and secret; give both, or neither",
+    "ls s3://key:word@bucket/run": "must not contain keys: give key and secret in --option",
+    "ls obs://bucket/run": "set OBS_ENDPOINT, or give --option endpoint_url=...",
+    "ls obs://bucket/run --option endpoint_url=http://localhost": "or give key and secret in --option",
+    "ls https://bucket.obs.cn-north-4.myhuaweicloud.com/run": (
+        "write obs://bucket/run --option endpoint_url=https://obs.cn-north-4.myhuaweicloud.com"
+    ),
+    "ls RUN --option key=x": "a local run root, which takes no --option, got ['key']",
+    "copy RUN obs://bucket/run": "or give --target-option endpoint_url=...",
+    "copy obs://bucket/run OUT": "or give --source-option endpoint_url=...",
+    "diff RUN latest --other-root obs://bucket/run": "or give --other-option endpoint_url=...",
+    "show RUN 99": "there is no committed checkpoint '99'; there are: ",
+    "verify RUN a000009": "Give the name or the step of one, or latest",
+    "copy RUN OUT --checkpoint best": "Write best:METRIC:max or best:METRIC:min",
+    "export RUN 99 -o OUT.ckpt": "there is no committed checkpoint '99'",
+    "export RUN -o RUN/there.ckpt": "exists; name another file, or replace it with --force",
+    "prune RUN --keep latest:0 --dry-run": "--keep latest:0: '0' is no number above 0; give latest:N,",
+    "prune RUN --keep best:two:loss:min --dry-run": "'two' is no number above 0",
+}
+_ARGUMENT = re.compile(
+    r"storage_options|\b(checkpoint|overwrite|rewind|keep|credentials|root)=|CheckpointCallback|KeepLatest"
+)
+
+
+@pytest.mark.parametrize("line", SPOKEN)
+def test_messages_speak_of_options_and_not_of_arguments(line, tmp_path, monkeypatch):
+    for name in (*OBS_ENDPOINTS, *OBS_SECRETS, "OBS_ACCESS_KEY_ID", "AWS_ACCESS_KEY_ID", "ACCESS_KEY_ID"):
+        monkeypatch.delenv(name, raising=False)
+    run = shutil.copytree(GOLDEN, tmp_path / "run")
+    (run / "there.ckpt").touch()
+    done = CliRunner().invoke(app, line.replace("RUN", str(run)).replace("OUT", str(tmp_path / "out")).split())
+    assert done.exit_code in (1, 2, 3), done.output
+    assert SPOKEN[line] in done.stderr
+    assert not _ARGUMENT.search(done.stderr)
+    assert len(done.stderr.splitlines()) <= 4
+
+
+def test_missing_keys_are_asked_for_as_options():
+    message = 'Set them: export AWS_ACCESS_KEY_ID=...; or give storage_options={"key": ..., "secret": ...}'
+    assert in_options(message).endswith("; or give --option key=... --option secret=...")
+    assert in_options("has expired: get a new one, or give credentials= a function") == "has expired: get a new one"

@@ -12,7 +12,7 @@ from ckptkit.run.keep_policy import (
     KeepEvery,
     KeepLatest,
     needs_certificates,
-    ranked_metrics,
+    rankings,
 )
 
 
@@ -92,4 +92,4 @@ def test_policies_say_what_they_need():
         (KeepLatest(1) | certified, False, True),
     ]:
         assert (policy.needs_metrics, needs_certificates(policy)) == (metrics, certificates), policy
-        assert ranked_metrics(policy) == ({"loss"} if metrics else set()), policy
+        assert [best.metric for best in rankings(policy)] == ["loss"] * metrics, policy

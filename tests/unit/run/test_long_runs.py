@@ -56,7 +56,7 @@ def test_latest_does_not_list_every_empty_attempt():
 
 
 def test_ls_reads_one_document_per_row(run):
-    """It also needs the pages of the walk, the newest attempt's document and the COMMITs of the two newest."""
+    """It also needs the pages of the walks, the newest attempt's document and the COMMITs of the two newest."""
     rows = list_rows(run, 50)
     assert [info.name for info in rows.shown] == names_of(run._inner)[-50:]
     assert {info.problem for info in rows.shown} == {None}
@@ -70,7 +70,7 @@ def test_ls_reads_one_document_per_row(run):
             *(f"checkpoints/{info.name}/COMMIT" for info in rows.shown[-2:]),
         ]
     )
-    assert run.pages == 1 + pages_of(files_of(run))
+    assert run.pages == 1 + pages_of(files_of(run)) + 1  # the last is that of frozen/
 
 
 def test_ls_says_how_many_it_leaves_out(capsys, monkeypatch):

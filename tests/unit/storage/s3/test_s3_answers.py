@@ -489,7 +489,7 @@ ANSWERS = [
 ]
 FAILURES = [
     (botocore.NoCredentialsError(), StorageError, "export AWS_ACCESS_KEY_ID="),
-    (botocore.SSLError(endpoint_url="x", error="CERTIFICATE_VERIFY_FAILED"), StorageError, r"\{'verify': FILE\}"),
+    (botocore.SSLError(endpoint_url="x", error="CERTIFICATE_VERIFY_FAILED"), StorageError, "export AWS_CA_BUNDLE=FILE"),
     (botocore.SSLError(endpoint_url="x", error="EOF"), Transient, "EOF"),
     (botocore.EndpointConnectionError(endpoint_url="http://x"), Transient, "http://x"),
     (botocore.ReadTimeoutError(endpoint_url="http://x"), Transient, "http://x"),
