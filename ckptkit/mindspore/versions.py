@@ -1,4 +1,4 @@
-"""Warns of a version of MindSpore that is newer than those with which ckptkit was tried.
+"""Warns of a version of MindSpore that is newer than those with which ckptkit was tried, and names the device.
 
 One warning in a process. An older version cannot be installed beside ckptkit. Any thread.
 """
@@ -32,3 +32,8 @@ def warn_if_untried(version: str = ms.__version__) -> None:
             "private attributes, in ckptkit/mindspore: %s",
             *(version, *NEWEST_TRIED, ", ".join(PRIVATE)),
         )
+
+
+def device_name() -> str:
+    """Return the name of the device that computes, such as Ascend910B4; CPU for any processor."""
+    return str(ms.hal.get_device_name(ms.get_context("device_id"), ms.get_context("device_target")))

@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -40,6 +41,80 @@ def test_killed_three_times_and_not_one_bit_differs(mode: str, tmp_path: Path) -
     assert done.stdout.count("resumed from") == 3
     assert "SIGKILL while a save was being written" in done.stdout
     assert words(DRAWN.picture_of(done.stdout.splitlines())) == words(PICTURE)  # else: python docs/draw_demo.py
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+def test_device_shows_what_only_a_device_can(mode: str) -> None:
+    done = run_demo("--device", "CPU", "--mode", mode)
+    assert done.returncode == 0, done.stdout + done.stderr
+    issue = done.stdout.partition("Please send these lines as an issue")[2].splitlines()
+    assert f"ckptkit demo --mode {mode} --seed 1 --device CPU" in issue
+    assert "NOT HELD" not in done.stdout
+    held = [re.sub("[0-9]+", "0", line.removeprefix("held: ")) for line in issue if line.startswith("held: ")]
+    assert held == [
+        "a training killed three times equals an uninterrupted one",
+        "before any kill, two trainings are equal",
+        "updates change 0 of 0 weights and moments, as the device gives them",
+        "0 of 0 saves were taken by slices",
+        "0 of 0 restores put into the device's memory what was saved",
+        *(f"after a resume, {operator} gives 0 of 0 draws again" for operator in demo.EXACT_DRAWS),
+    ]
+    assert "not promised: after a resume, mint.rand has no kernel on this device" in issue
+
+
+def test_absent_device_is_an_error_that_says_what_to_do() -> None:
+    done = run_demo("--device", "Ascend")
+    assert done.returncode == 2
+    assert "cannot use Ascend here: Unsupported device target Ascend." in done.stderr
+    assert "npu-smi info" in done.stderr
+    assert "--device CPU" in done.stderr
+    assert len(done.stderr.splitlines()) <= 4
+
+
+def on_device() -> tuple[demo.DemoLife, list[demo.DemoLife]]:
+    """A reference and a life that was resumed, with what they trace on a device."""
+    lives, reference = _lives(), _life(range(1, demo.MICRO_STEPS + 1), accuracy=0.99)
+    for life in (reference, *lives):
+        life.saves = [{"saved": "c", "sliced": 9, "in_place": 0}]
+        life.about |= {"updated": 2, "stale": [], "restored": dict(reference.steps.get(life.began_at, {}))}
+        for step, line in life.steps.items():
+            line["draws"] = {**dict.fromkeys(demo.EXACT_DRAWS, f"draw {step}"), "nn.Dropout": f"{id(life)}", "mint": ""}
+    return reference, lives
+
+
+@pytest.mark.parametrize(
+    ("tampered", "line"),
+    [
+        (None, None),
+        (lambda reference, lives: lives[0].steps[3].update(parameters="x"), 0),
+        (lambda reference, lives: reference.about.update(stale=["w"]), 1),
+        (lambda reference, lives: reference.saves.append({"saved": "d", "sliced": 9, "in_place": 1}), 2),
+        (lambda reference, lives: lives[1].saves.append({"saved": "d", "sliced": 0, "in_place": 0}), 2),
+        (lambda reference, lives: lives[1].about["restored"].update(moments="those at the start"), 3),
+        (lambda reference, lives: lives[1].steps[50]["draws"].update({demo.EXACT_DRAWS[0]: "x"}), 4),
+        (
+            lambda reference, lives: [
+                line["draws"].update({demo.EXACT_DRAWS[1]: ""}) for line in lives[1].steps.values()
+            ],
+            5,
+        ),
+    ],
+)
+def test_each_line_of_the_issue_can_fail(
+    tampered: Callable[..., object] | None, line: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference, lives = on_device()
+    if tampered is not None:
+        tampered(reference, lives)
+    held = [*demo._on_device(reference, lives)]
+    assert [at for at, (holds, _) in enumerate(held) if holds is False] == ([] if line is None else [line])
+    assert [words for holds, words in held if holds is None] == [
+        "after a resume, nn.Dropout gives 0 of 131 draws again",
+        "after a resume, mint has no kernel on this device",
+    ]
+    assert demo._print_issue({"device": "CPU"}, reference, held) == (line is not None)
+    assert ("NOT HELD: " in capsys.readouterr().out) == (line is not None)
 
 
 def test_readme_shows_what_demo_says() -> None:
@@ -145,7 +220,12 @@ def test_process_that_ends_otherwise_fails_demo(
 
     monkeypatch.setattr(demo, "_start", start)
     assert demo.run_demo(None, "graph", 1) == code
-    assert (f"last words of {name}" in capsys.readouterr().err) == bool(code)
+    printed = capsys.readouterr()
+    assert (f"last words of {name}" in printed.err) == bool(code)
+    assert "as an issue" not in printed.out
+    if code:
+        assert demo.run_demo(None, "graph", 1, "CPU") == code
+        assert f"NOT HELD: the process {name} ended with" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

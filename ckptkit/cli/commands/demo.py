@@ -1,7 +1,7 @@
 """Implements ``ckptkit demo``: kills and resumes a training three times beside the same training uninterrupted.
 
 Both run in separate processes (`ckptkit.mindspore.demo`). This module starts them, compares their traces and prints the
-verdict. It does not import MindSpore.
+verdict. On a device that is asked for, it also prints the text of an issue. It does not import MindSpore.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,6 +26,8 @@ from rich.table import Table
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.options import open_root
+from ckptkit.cli.output import print_line
+from ckptkit.format.versions import versions
 from ckptkit.storage import Listing, Storage
 
 MICRO_STEPS = 180  # 6 epochs of 30 batches
@@ -45,6 +48,7 @@ KINDS = {
     "rng": "RNG",
     "batch": "batch",
 }
+EXACT_DRAWS = ("ckptkit.nn.Dropout", "ops.dropout", "ops.rand", "ops.randn")  # as docs/exactness.md promises
 
 
 @dataclass
@@ -57,6 +61,8 @@ class DemoLife:
     began_at: int = 0
     steps: dict[int, dict[str, Any]] = field(default_factory=dict)
     accuracy: float | None = None
+    saves: list[dict[str, Any]] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=dict)  # what else it traced, by name
 
 
 def run_demo(
@@ -65,43 +71,55 @@ def run_demo(
     ] = None,
     mode: Annotated[Literal["graph", "pynative"], typer.Option(help="MindSpore's execution mode.")] = "graph",
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the network and the data order.")] = 1,
+    device: Annotated[
+        Literal["Ascend", "GPU", "CPU"] | None, typer.Option(help="Prove it there, and print the text of an issue.")
+    ] = None,
 ) -> int:
     """Train on real digits, kill it with SIGKILL three times, resume, and compare every bit.
 
     Examples:
         ckptkit demo
         ckptkit demo --mode pynative --seed 7
+        ckptkit demo --device Ascend
     """
     console = Console()
     storage = open_root(root, writes=True) if root is not None else None
     if storage is not None and storage.list("") != Listing():
         raise WrongUsageError(f"{storage.url} is not empty; give a new folder")
     columns = (TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    options = {"mode": mode, "seed": seed, "device": device or ""}
     with _folder(storage) as folder, Progress(*columns, console=console) as bars:
         roots = storage.url if storage is not None else str(folder)
-        straight = _start(folder, "uninterrupted", mode, seed, when={}, root=f"{roots}/uninterrupted")
+        straight = _start(folder, "uninterrupted", {**options, "root": f"{roots}/uninterrupted"})
         straight_bar = bars.add_task("uninterrupted", total=MICRO_STEPS)
         killed_bar = bars.add_task("killed and resumed", total=MICRO_STEPS)
         try:
             lives: list[DemoLife] = []
             for death, when in DEATHS:
                 name = f"interrupted-{len(lives)}"
-                process = _start(folder, name, mode, seed, when=when, root=f"{roots}/interrupted")
+                process = _start(folder, name, {**options, **when, "root": f"{roots}/interrupted"})
                 try:
                     _watch(process, folder, bars, {killed_bar: name, straight_bar: "uninterrupted"})
                 finally:
                     process.kill()
                 lives.append(_life(folder, name, death, process.wait()))
+                if why := lives[-1].about.get("absent"):
+                    raise WrongUsageError(_absent(device, lives[-1].about["mindspore"], why))
                 expected = -signal.SIGKILL if when else 0
                 if lives[-1].exit_code != expected:
-                    return _report_crash(folder, name, lives[-1].exit_code)
+                    return _report_crash(folder, name, lives[-1], options)
             _watch(straight, folder, bars, {straight_bar: "uninterrupted"})
         finally:
             straight.kill()
         reference = _life(folder, "uninterrupted", "ran to the end", straight.wait())
         if reference.exit_code != 0:
-            return _report_crash(folder, "uninterrupted", reference.exit_code)
-    return _verdict(console, reference, lives)
+            return _report_crash(folder, "uninterrupted", reference, options)
+    code = _verdict(console, reference, lives)
+    if device is None:
+        return code
+    held: list[tuple[bool | None, str]] = [(code == FINE, "a training killed three times equals an uninterrupted one")]
+    held += _on_device(reference, lives)
+    return _print_issue(options, reference, held)
 
 
 @contextlib.contextmanager
@@ -116,10 +134,8 @@ def _folder(storage: Storage | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _start(
-    folder: Path, name: str, mode: str, seed: int, *, when: dict[str, int], root: str
-) -> subprocess.Popen[bytes]:
-    plan = {"root": root, "trace": str(folder / f"{name}.trace"), "mode": mode, "seed": seed, **when}
+def _start(folder: Path, name: str, plan: dict[str, Any]) -> subprocess.Popen[bytes]:
+    plan = {"trace": str(folder / f"{name}.trace"), **plan}
     # A scratch working directory, since MindSpore writes compiler files into it; and a log file, since it logs a lot.
     litter = folder / "scratch" / name
     litter.mkdir(parents=True)
@@ -159,10 +175,12 @@ def _life(folder: Path, name: str, death: str, exit_code: int) -> DemoLife:
     for line in _lines(folder / f"{name}.trace"):
         if "step" in line:
             life.steps[line["step"]] = line
-        elif "accuracy" in line:
-            life.accuracy = line["accuracy"]
+        elif "saved" in line:
+            life.saves.append(line)
         else:
-            life.resumed_from, life.began_at = line["resumed_from"], line["batches_delivered"]
+            life.about |= line
+    life.resumed_from, life.began_at = life.about.get("resumed_from"), life.about.get("batches_delivered", 0)
+    life.accuracy = life.about.get("accuracy")
     return life
 
 
@@ -200,9 +218,61 @@ def _disagreeing(life: DemoLife, reference: DemoLife, kind: str) -> list[int]:
     return [step for step, line in sorted(life.steps.items()) if line[kind] != reference.steps.get(step, {}).get(kind)]
 
 
-def _report_crash(folder: Path, name: str, exit_code: int) -> int:
+def _on_device(reference: DemoLife, lives: Sequence[DemoLife]) -> Iterator[tuple[bool | None, str]]:
+    """Yield what only a device can show, each with whether it holds; None if it is not promised."""
+    first, *resumed = lives
+    yield not any(_disagreeing(first, reference, kind) for kind in KINDS), "before any kill, two trainings are equal"
+    updated, stale = reference.about["updated"], reference.about["stale"]
+    yield not stale, f"updates change {updated - len(stale)} of {updated} weights and moments, as the device gives them"
+    saves = [save for life in (reference, *lives) for save in life.saves]
+    by_slices = sum(save["sliced"] > 0 and save["in_place"] == 0 for save in saves)
+    yield by_slices == len(saves) > 0, f"{by_slices} of {len(saves)} saves were taken by slices"
+    restored = [
+        all(life.about["restored"][kind] == reference.steps[life.began_at][kind] for kind in ("parameters", "moments"))
+        for life in resumed
+    ]
+    yield all(restored), f"{sum(restored)} of {len(resumed)} restores put into the device's memory what was saved"
+    for operator in reference.steps[MICRO_STEPS]["draws"]:
+        draws = [
+            (line["draws"][operator], reference.steps[step]["draws"][operator])
+            for life in resumed
+            for step, line in life.steps.items()
+        ]
+        equal = sum(mine == its != "" for mine, its in draws)
+        given = f"gives {equal} of {len(draws)} draws again" if any(draws[0]) else "has no kernel on this device"
+        yield equal == len(draws) if operator in EXACT_DRAWS else None, f"after a resume, {operator} {given}"
+
+
+def _print_issue(options: dict[str, Any], life: DemoLife, held: Sequence[tuple[bool | None, str]]) -> int:
+    """Print what to send, and return the exit code."""
+    libraries = {**versions(), "mindspore": life.about.get("mindspore", "?"), "Python": platform.python_version()}
+    words = {True: "held", False: "NOT HELD", None: "not promised"}
+    lines = [
+        "Please send these lines as an issue, whatever they say: ckptkit was tested on CPU only.",
+        f"ckptkit demo {' '.join(f'--{name} {value}' for name, value in options.items())}",
+        f"device: {life.about.get('device', '?')}, {platform.platform()}",
+        f"versions: {', '.join(f'{name} {version}' for name, version in libraries.items())}",
+        *(f"{words[holds]}: {what}" for holds, what in held),
+    ]
+    for line in lines:
+        print_line(line)
+    return PROBLEM if any(holds is False for holds, _ in held) else FINE
+
+
+def _absent(device: str | None, version: str, why: str) -> str:
+    return (
+        f"MindSpore {version} cannot use {device} here: {why}.\n"
+        f"See that its driver lists the device (npu-smi info, nvidia-smi), install the MindSpore that is built for it\n"
+        "(https://www.mindspore.cn/install), or try --device CPU."
+    )
+
+
+def _report_crash(folder: Path, name: str, life: DemoLife, options: dict[str, Any]) -> int:
     log = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
     console = Console(stderr=True)
-    console.print(f"[red]the process {name} ended with {exit_code}, which was not planned. Its last output:[/red]")
+    ended = f"the process {name} ended with {life.exit_code}, which was not planned"
+    console.print(f"[red]{ended}. Its last output:[/red]")
     console.print(log[-3000:], highlight=False, markup=False)
-    return PROBLEM
+    return (
+        _print_issue(options, life, [(False, f"{ended}: send its last output, too")]) if options["device"] else PROBLEM
+    )
