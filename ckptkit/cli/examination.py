@@ -1,7 +1,7 @@
 """Runs the user's script in scratch roots for ``ckptkit doctor`` and ``ckptkit replay``, and stores what became of it.
 
-SIGTERM or SIGHUP ends the running life like any other error, and a temporary folder is removed. A JUnit file is
-replaced at once, and what an earlier command left there is removed before anything is examined: a command that was
+SIGTERM or SIGHUP ends the running life like any other error, and a temporary folder is removed. A JUnit file or a card
+is replaced at once, and what an earlier command left there is removed before anything is examined: a command that was
 killed leaves no result. Main thread only.
 """
 
@@ -24,9 +24,12 @@ from rich.progress import TaskID
 from ckptkit.cli.errors import PROBLEM, UNREACHABLE, WRONG_USAGE, WrongUsageError
 from ckptkit.cli.output import bar_of_steps, print_line
 from ckptkit.core.text import escaped
+from ckptkit.tools.doctor.card import FIRST_WORDS
 from ckptkit.tools.doctor.result import FailedLifeError, UnusableScriptError
 
 _NOT_IN_XML = re.compile("[^\\t\\n\\r\\x20-\\ufffd\\U00010000-\\U0010ffff]")  # XML 1.0 has no other control characters
+_BEGINS = {"--junit": (b"<?xml", b"<test"), "--card": (FIRST_WORDS.encode(),)}  # files that may be replaced
+_RESULT_BYTES = 32
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -113,15 +116,15 @@ class Case:
     text: str = ""  # why, in full
 
 
-def prepare_junit(path: Path | None) -> None:
+def prepare(path: Path | None, option: str) -> None:
     """Make the folder of ``path``, and remove an earlier result; refuse to remove something else, such as a script."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_file():
         with path.open("rb") as file:
-            if not file.read(5).startswith((b"<?xml", b"<test")):
-                raise WrongUsageError(f"--junit: {path} exists and is no XML file; choose another name")
+            if not file.read(_RESULT_BYTES).startswith(_BEGINS[option]):
+                raise WrongUsageError(f"{option}: {path} exists and is no earlier result; choose another name")
         path.unlink()
 
 
@@ -150,8 +153,13 @@ def write_junit(path: Path | None, suite: str, cases: Sequence[Case]) -> None:
             # Jenkins reads the type, GitLab the text.
             why = {"message": _in_xml(case.message), "type": _in_xml(case.message.partition(":")[0])}
             ElementTree.SubElement(child, case.kind, why).text = _in_xml(case.text or case.message)
+    replace_file(path, ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write ``path`` at once."""
     new = path.with_name(f"{path.name}.new")
-    new.write_bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
+    new.write_bytes(data)
     new.replace(path)
 
 

@@ -78,6 +78,8 @@ class Run(NumpyRun):
     def observe(self):
         generators = {"rng/python": repr(random.getstate()), "rng/numpy": repr(np.random.get_state())}
         return {"weights/w": self.digest(), **generators}, {}
+    def environment(self):
+        return {"mode": "none"}
     def began(self):
         return {}
     def unstored(self):

@@ -35,6 +35,9 @@ class Run(NumpyRun):
         digests = {name: leaf.tobytes().hex() for name, leaf in leaves.items()}
         return {**digests, "rng/own": repr(self._rng.bit_generator.state)}, {}
 
+    def environment(self):
+        return {"mode": "none"}
+
     def began(self):
         return {}
 

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM
-from ckptkit.cli.examination import Case, prepare_junit, report_failure, scratch_lives, write_junit
+from ckptkit.cli.examination import Case, prepare, replace_file, report_failure, scratch_lives, write_junit
 from ckptkit.cli.options import AsJson, Command, Junit, positive_duration
 from ckptkit.cli.output import Part, print_result
 from ckptkit.core.text import many, some
+from ckptkit.tools.doctor.card import card_of
 from ckptkit.tools.doctor.compare import TraceDifference
 from ckptkit.tools.doctor.examine import DoctorExamination
 from ckptkit.tools.doctor.lives.trial import TrialLife
@@ -38,6 +39,9 @@ def run_doctor(
     keep: Annotated[str | None, typer.Option(help="A new or empty folder for traces and logs, which stay.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that each life may take.")] = 3600,
     junit: Junit = None,
+    card: Annotated[
+        Path | None, typer.Option(metavar="FILE.md", help="Also write the verdict as a card to publish beside a model.")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Run a training script in scratch roots, kill and resume it, and name the first thing that differs.
@@ -46,12 +50,13 @@ def run_doctor(
 
     Examples:
         ckptkit doctor --kills 5 -- python train.py --lr 0.1
-        ckptkit doctor --within 5m --junit doctor.xml -- python train.py
+        ckptkit doctor --within 5m --junit doctor.xml --card card.md -- python train.py
     """
     limit = None if within is None else positive_duration("--within", within)
     options = DoctorOptions(steps, kills, seed, timedelta(seconds=timeout), limit, own_saves)
     command = command or []
-    prepare_junit(junit)
+    prepare(junit, "--junit")
+    prepare(card, "--card")
     try:
         if not command:
             raise UnusableScriptError(
@@ -65,6 +70,9 @@ def run_doctor(
         return report_failure(error, command, junit, _SUITE, "examination")
     write_junit(junit, _SUITE, _cases(report))
     lines = [*_lines(report, shlex.join(command))]
+    if card is not None:
+        verdict = [_headline(report)] if report.difference is None else _words_of(report, report.difference)
+        replace_file(card, card_of(report, command, options, verdict).encode())
     if options.within is not None:
         lines.append(_fitted(report, options, options.within))
     if report.stateful or report.ignore:

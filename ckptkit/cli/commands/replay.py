@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
-from ckptkit.cli.examination import Case, prepare_junit, report_failure, scratch_lives, write_junit
+from ckptkit.cli.examination import Case, prepare, report_failure, scratch_lives, write_junit
 from ckptkit.cli.options import AsJson, Command, Junit, Options, Root, open_root
 from ckptkit.cli.output import Part, print_result
 from ckptkit.core.text import some
@@ -44,7 +44,7 @@ def run_replay(
     """
     if not command:
         raise WrongUsageError("give the command that trains after two dashes: ckptkit replay ROOT -- python train.py")
-    prepare_junit(junit)
+    prepare(junit, "--junit")
     storage = open_root(root, options)
     stretch = stretch_of(storage, begin, end)
     try:

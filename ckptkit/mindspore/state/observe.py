@@ -7,6 +7,7 @@ walked as for what checkpoints store, which may miss some. Main thread only, bet
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,16 @@ import mindspore as ms
 from mindspore import nn
 
 from ckptkit.core.tensors import DTYPES
+from ckptkit.format.versions import versions
 from ckptkit.manager.hooks import Suspect
+from ckptkit.mindspore.parameters.apply import mode_in_force
 from ckptkit.mindspore.rng import capture_rng, restore_rng
 from ckptkit.mindspore.state.digest import digest_of_value, has_arrays, is_plain
 from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Reporting, state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.start import replace_call
+from ckptkit.mindspore.versions import device_name
 
 if TYPE_CHECKING:
     from ckptkit.mindspore.state.examination import Examination
@@ -54,6 +58,11 @@ class StateObserver:
         digests.update((name, digest_of_value(value)) for name, value in self._named())
         digests.update((f"rng/{name}", digest_of_value(value)) for name, value in _generators(capture_rng()))
         return digests, self._examination.reached(sys._getframe(1))
+
+    def environment(self) -> dict[str, str]:
+        """Return what computes: the mode, the device, and versions."""
+        system = {"system": f"{platform.system()} {platform.machine()}", "Python": platform.python_version()}
+        return {"mode": mode_in_force(), "device": device_name(), **system, **versions()}
 
     def began(self) -> dict[str, str]:
         """Return the texts by path as the first batch was handed out; empty before that."""

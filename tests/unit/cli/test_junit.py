@@ -6,7 +6,7 @@ import pytest
 from support.junit import read_junit
 
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.examination import Case, prepare_junit, write_junit
+from ckptkit.cli.examination import Case, prepare, write_junit
 
 CASES = [
     Case("uninterrupted", 2.5),
@@ -47,17 +47,17 @@ def test_output_of_a_script_is_always_valid_xml(tmp_path):
 def test_earlier_result_is_removed_before_the_work(tmp_path):
     """A command that is killed leaves none, rather than that of another day."""
     path = tmp_path / "results/deep/out.xml"
-    prepare_junit(path)
+    prepare(path, "--junit")
     assert path.parent.is_dir()
     for old in ("<?xml version='1.0'?>", "<testsuites/>"):
         path.write_text(old)
-        prepare_junit(path)
+        prepare(path, "--junit")
         assert not path.exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        prepare_junit(tmp_path / "file/out.xml")
+        prepare(tmp_path / "file/out.xml", "--junit")
     for text in ("import mindspore\n", "", "<html>"):  # two words in the wrong order must not cost a script
         (tmp_path / "train.py").write_text(text)
-        with pytest.raises(WrongUsageError, match="is no XML file"):
-            prepare_junit(tmp_path / "train.py")
+        with pytest.raises(WrongUsageError, match="is no earlier result"):
+            prepare(tmp_path / "train.py", "--junit")
         assert (tmp_path / "train.py").read_text() == text

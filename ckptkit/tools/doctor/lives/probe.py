@@ -146,6 +146,7 @@ class TrialProbe:
                 ranks=ranks,
                 replicated=tuple(observer.replicated()) if ranks > 1 else (),
                 mirrors=self._own_saves.urls,
+                environment=observer.environment(),
             )
         )
 
@@ -271,7 +272,8 @@ class TrialProbe:
         moved = tuple(name for name, digest in after.items() if before.get(name) != digest)
         self._settle(handle.result)
         by = tuple(self._observer.drawing_in_state_dict()) if moved else ()
-        self._write(SavedEvent(step=step, moved=moved, by=by))
+        stall_seconds = handle.report().cost.stall_seconds
+        self._write(SavedEvent(step=step, moved=moved, by=by, stall_seconds=stall_seconds))
 
     def _settle(self, wait: Callable[[timedelta | None], object]) -> None:
         """Do ``wait`` until a save is stored, which only rank 0 knows: a rank that dies before would prevent it."""

@@ -61,7 +61,7 @@ class Begun(_Document):
 
     ``checkpoint`` is None on a fresh start; ``url`` is the script's root. ``digests`` are as in `Stepped`. In a job of
     many ``ranks``, ``replicated`` are names of digests that must be the same in every rank. ``mirrors`` are the URLs
-    that the script gave of those in use.
+    that the script gave of those in use; ``environment`` is what computes there, by name.
     """
 
     event: Literal["begun"] = "begun"
@@ -73,6 +73,7 @@ class Begun(_Document):
     ranks: int = 1
     replicated: tuple[str, ...] = ()
     mirrors: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
 
 
 class Stepped(_Document):
@@ -95,12 +96,16 @@ class Stepped(_Document):
 
 
 class SavedEvent(_Document):
-    """Records a committed save after ``step``, names it changed (``moved``) and the objects that did it (``by``)."""
+    """Records a committed save after ``step``, names it changed (``moved``) and the objects that did it (``by``).
+
+    ``stall_seconds`` is how long it kept training waiting, and 0 for the script's own saves.
+    """
 
     event: Literal["saved"] = "saved"
     step: int
     moved: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
+    stall_seconds: float = 0.0
 
 
 class Unrestored(_Document):

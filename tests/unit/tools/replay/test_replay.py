@@ -34,6 +34,8 @@ class Run(NumpyRun):
         return self
     def observe(self):
         return {"weights/w": self.digest()}, {}
+    def environment(self):
+        return {}
     def drawing_in_state_dict(self):
         return []
     def suspects(self):

@@ -49,6 +49,9 @@ class Seen(NumpyRun):
     def observe(self):
         return {"weights/w": self.digest(), "rng/numpy": str(self.drift)}, {}
 
+    def environment(self):
+        return {"mode": "none"}
+
     def began(self):
         return {}
 
@@ -99,7 +102,7 @@ def test_only_planned_saves_happen_in_scratch_folder(tmp_path, root, trace):
     assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 4]
     begun, *events = trace()
     assert begun.digests.keys() == events[0].digests.keys()
-    assert begun == Begun(url=str(root), step=0, checkpoint=None, digests=begun.digests)
+    assert begun == Begun(url=str(root), step=0, checkpoint=None, digests=begun.digests, environment={"mode": "none"})
     assert [(type(event), event.step) for event in events] == [
         *[(Stepped, 1), (Stepped, 2), (SavedEvent, 2), (Stepped, 3), (Stepped, 4), (SavedEvent, 4), (Stepped, 5)]
     ]
@@ -281,14 +284,17 @@ def test_replay_of_a_script_with_two_runs_is_refused(tmp_path, root, monkeypatch
 
 def test_changes_by_save_are_noted_with_their_objects(root, trace):
     trained(root, Seen(), 2)
-    assert trace()[-1] == SavedEvent(step=2)
+    saved = trace()[-1]
+    assert saved == SavedEvent(step=2, stall_seconds=saved.stall_seconds)
+    assert 0 < saved.stall_seconds < 60
     drawing = Drawing()
     manager = CheckpointManager(root, save=SaveEvery(micro_steps=99))
     manager.restore(drawing)
     drawing.train_step()
     drawing.train_step()
     manager.step(drawing)
-    assert trace()[-1] == SavedEvent(step=4, moved=("rng/numpy",), by=("it",))
+    saved = trace()[-1]
+    assert (saved.step, saved.moved, saved.by) == (4, ("rng/numpy",), ("it",))
 
 
 def test_state_that_cannot_be_followed_is_refused(root, trace):
