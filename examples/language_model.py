@@ -1,6 +1,6 @@
 """A small transformer that learns to write a licence, letter by letter; K micro-batches count by their letters.
 
-python examples/language_model.py [RUN_ROOT]
+python examples/language_model.py [RUN_ROOT [GRAPH | PYNATIVE]]
 
 Kill it (Ctrl-C, or SIGKILL) as often as you like and start it again. Lines are of different lengths, so micro-batches
 hold different numbers of letters. With normalize="weights" an update is the mean over all letters of its K
@@ -81,8 +81,8 @@ class WarmUpThenDecay(nn.learning_rate_schedule.LearningRateSchedule):
         return PEAK_RATE * ops.minimum(update / WARMUP, (WARMUP / update) ** 0.5)
 
 
-def main(root):
-    ms.set_context(mode=ms.GRAPH_MODE)
+def main(root="runs/language-model", mode="GRAPH"):
+    ms.set_context(mode=getattr(ms, f"{mode}_MODE"))
     ms.set_seed(1)
     rows, letters = lines_of(TEXT)
     dataset = ds.NumpySlicesDataset({"rows": rows}, shuffle=True).batch(BATCH, drop_remainder=True)
@@ -96,4 +96,4 @@ def main(root):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "runs/language-model")
+    main(*sys.argv[1:])

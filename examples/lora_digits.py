@@ -1,6 +1,6 @@
 """Fine-tuning as with LoRA: a frozen base that is stored once, two small matrices beside each layer, small checkpoints.
 
-python examples/lora_digits.py [RUN_ROOT]
+python examples/lora_digits.py [RUN_ROOT [GRAPH | PYNATIVE]]
 
 The first start trains a base on the digits 0 to 4 and writes it to BASE; that file stands for the pretrained model that
 you have. Then adapters learn all ten digits. `frozen=` declares what training never changes: the first checkpoint of a
@@ -81,8 +81,8 @@ def adapted_base():
     return base
 
 
-def main(root):
-    ms.set_context(mode=ms.GRAPH_MODE)
+def main(root="runs/lora-digits", mode="GRAPH"):
+    ms.set_context(mode=getattr(ms, f"{mode}_MODE"))
     if not BASE.exists():
         pretrain()
     ms.set_seed(1)  # after what only the first start does
@@ -102,4 +102,4 @@ def main(root):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "runs/lora-digits")
+    main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """A vision model of the mindcv package on real digits: its model, loss, schedule and optimizer, resumed exactly.
 
-pip install mindcv, then python examples/mindcv_digits.py [RUN_ROOT]
+pip install mindcv, then python examples/mindcv_digits.py [RUN_ROOT [GRAPH | PYNATIVE]]
 
 Kill it (Ctrl-C, or SIGKILL) as often as you like and start it again: the statistics of BatchNorm, the moments of AdamW,
 the half-filled accumulators and the augmentation go on where they were. Three things to take over:
@@ -50,8 +50,8 @@ def augment(sample, rng):
     return np.repeat(np.repeat(image, SIZE // 8, axis=1), SIZE // 8, axis=2), label
 
 
-def main(root):
-    ms.set_context(mode=ms.GRAPH_MODE)
+def main(root="runs/mindcv-digits", mode="GRAPH"):
+    ms.set_context(mode=getattr(ms, f"{mode}_MODE"))
     ms.set_seed(1)
     dataset = ck.data.Augmented(Digits(), augment, seed=1).dataset(["image", "label"]).batch(BATCH)
 
@@ -74,4 +74,4 @@ def main(root):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "runs/mindcv-digits")
+    main(*sys.argv[1:])
