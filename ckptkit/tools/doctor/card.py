@@ -71,17 +71,14 @@ def _fields(
 
 
 def _kill(life: TrialLife) -> dict[str, Any]:
-    """Return after which micro-step a life was killed, and where that is."""
-    at = next(
-        (rank.steps[life.planned_kill].progress for rank in life.each_rank if life.planned_kill in rank.steps), None
-    )
-    where = (
-        {}
-        if at is None
-        else {"epoch": at.epoch, "batch": at.batch, "in_cycle": f"{at.micro_step}/{at.accumulation_steps}"}
-    )
+    """Return after which micro-step a life was killed, and where the next one goes on."""
+    saved = max((save.step for save in life.saved), default=0)
+    stepped, where = life.each_rank[0].steps.get(saved), {}
+    if stepped is not None:
+        at = stepped.progress
+        where = {"epoch": at.epoch, "batch": at.batch, "in_cycle": f"{at.micro_step}/{at.accumulation_steps}"}
     ranks = {} if not life.ranks else {"rank": "all" if life.killed_ranks is None else life.killed_ranks[0]}
-    return {"after": life.planned_kill, **where, **ranks, "own_saves": life.own_saves}
+    return {"after": life.planned_kill, **ranks, "own_saves": life.own_saves, "resumed_after": saved, **where}
 
 
 def _seconds(killed: TrialLife, lives: Sequence[TrialLife]) -> float | None:

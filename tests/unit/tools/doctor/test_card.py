@@ -27,6 +27,9 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+MIDDLE = {"epoch": 0, "batch": 2, "in_cycle": "2/4"}
+
+
 def git(*words: str) -> str:
     return subprocess.run(["git", *words], check=True, capture_output=True, text=True).stdout.strip()  # noqa: S607
 
@@ -56,7 +59,7 @@ def test_card_of_exact_script_says_pass_and_what_was_compared(here):
     assert fields["commit"] == git("rev-parse", "HEAD")
     assert fields["mode"] == "none"
     assert [kill["after"] for kill in fields["kills"]] == [3, 7]
-    assert fields["kills"][0] == {"after": 3, "epoch": 0, "batch": 3, "in_cycle": "3/4", "own_saves": False}
+    assert fields["kills"][0] == {"after": 3, "own_saves": False, "resumed_after": 2, **MIDDLE}
     assert [0 < seconds < 60 for seconds in fields["seconds_to_new_micro_step"]] == [True, True]
     assert 0 <= fields["stall_seconds"] < 60
 
