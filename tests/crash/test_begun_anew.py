@@ -74,19 +74,13 @@ def begun_anew(root):
     return new[0], name_at(1, 44)
 
 
-def test_retention_counts_only_its_own(root):
+def test_what_another_process_committed_is_neither_counted_taken_nor_pruned(root, caplog):
     life, foreign = begun_anew(root)
     assert committed(root) == [name_at(1, 2), name_at(1, 3), foreign]
     for at in (5, 6):
         life.saved_at(at)
     assert committed(root) == [name_at(1, 5), name_at(1, 6), foreign]
     assert [digest_of(root, name_at(1, at)) for at in (5, 6)] == [digest_at(5), digest_at(6)]
-
-
-def test_what_another_process_committed_is_neither_taken_nor_pruned(root, caplog):
-    life, foreign = begun_anew(root)
-    for at in (5, 6):
-        life.saved_at(at)
     storage = root.storage()
     assert latest_checkpoint(storage).name == str(open_wanted(storage).name) == name_at(1, 6)
     plan = plan_prune(storage, [Rule("latest=1", KeepLatest(1))], branches=True)

@@ -520,21 +520,6 @@ def test_damaged_attempt_document_is_skipped(root):
     assert "000002" in attempts(tree(root))[3]["passed_over"][0]["checkpoint"]
 
 
-def test_listing_failure_is_never_fresh_start(new_root):
-    for folder, nth in ("attempts", 1), ("attempts", 2), ("checkpoints", 1), ("checkpoints", 2):
-        root = new_root()
-        started(root, 4, 6)
-        fault = Fault("error", operations={"list"}, key=folder, nth=nth)
-        life = Life(root, faults=[fault])
-        with pytest.raises(StorageError, match="injected"):
-            life.restore()
-        assert fault.fired == 1
-        documents = attempts(tree(root))
-        assert all(document["parent"] is not None for number, document in documents.items() if number > 1)
-        assert nth == 2 or sorted(documents) == [1]
-        assert life.restore().checkpoint == name_at(1, 6), (folder, nth)
-
-
 def test_unparsable_commit_keeps_data_and_frozen_shards(root):
     started(root, 4, 6)
     corrupt(root, name_at(1, 6), "COMMIT", "cut")

@@ -1,7 +1,5 @@
 """What goes wrong around a run rather than in a call of its storage: a full disk, a deleted folder, a user's policy."""
 
-import os
-
 import pytest
 from support.runs.dict_storage import DictStorage
 from support.runs.scenario import (
@@ -26,7 +24,6 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault
 from ckptkit.testing.state import NumpyRun
 
@@ -127,26 +124,6 @@ def test_data_below_a_commit_is_never_removed(root, life):
     with pytest.raises(ValueError, match=f"{name} is not void"):
         remove_data(root.storage(), CheckpointName.parse(name))
     assert tree(root) == before
-
-
-def test_create_reports_exists_only_after_folder_sync(tmp_path, monkeypatch):
-    """link() worked, fsync of the folder did not: the name may be gone after a power loss."""
-    storage = LocalStorage(tmp_path)
-    storage.create("x/first", b"1")
-    failing = iter([OSError(5, "injected")] * 2)
-    fsync = os.fsync
-
-    def sometimes(descriptor):
-        if os.path.isdir(f"/proc/self/fd/{descriptor}") and (error := next(failing, None)):
-            raise error
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", sometimes)
-    assert create_once(storage, "x/second", b"2") == b"2"
-    assert next(failing, None) is None
-    failing = iter([OSError(5, "injected")] * 99)
-    with pytest.raises(StorageError):
-        create_once(storage, "x/third", b"3")
 
 
 class Refusing(NumpyRun):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from support.process import python
 
 SCRIPTS = Path(__file__).parent / "scripts"
+OWN_SAVES = ("--own-saves", "--kills", "1", "--steps", "14")
 
 
 def extended(*values: object) -> list:
@@ -19,11 +21,10 @@ def extended(*values: object) -> list:
 
 
 def doctor(
-    folder: Path, script: str, *options: str, argument: str = "", **environment: str
+    folder: Path, script: str, *options: str, arguments: Sequence[str] = (), **environment: str
 ) -> tuple[int, dict[str, Any], str]:
     """Exit code, JSON and what stderr said."""
-    started = [SCRIPTS / script, *([argument] if argument else [])]
-    command = ["-m", "ckptkit", "doctor", "--json", *options, "--", sys.executable, *started]
+    command = ["-m", "ckptkit", "doctor", "--json", *options, "--", sys.executable, SCRIPTS / script, *arguments]
     done = python(*command, expect=None, timeout=500, environment={"GLOG_v": "3", **environment}, cwd=folder)
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
@@ -107,18 +108,13 @@ def test_data_drawn_without_a_seed_are_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mid_cycle", "begins"), [("exact", 5), ("align", 6), ("rewind", 3)])
 def test_own_saves_are_examined_in_every_mid_cycle(tmp_path: Path, mid_cycle: str, begins: int) -> None:
     """The script saves after 5 micro-steps, K = 3: it is killed soon, and goes on from where its own option says."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    command = ["--", sys.executable, str(SCRIPTS / "own_saves.py"), mid_cycle]
-    options = ["--json", "--own-saves", "--kills", "1", "--steps", "14"]
-    done = python("-m", "ckptkit", "doctor", *options, *command, expect=None, timeout=500, cwd=folder)
-    report = json.loads(done.stdout or "{}")
-    assert done.returncode == 0, (report, done.stderr)
+    code, report, said = doctor(tmp_path, "own_saves.py", *OWN_SAVES, arguments=(mid_cycle,))
+    assert code == 0, (report, said)
     killed, resumed = report["lives"][-2:]
     assert (killed["own_saves"], killed["exit_code"], resumed["began_at"]) == (True, -9, begins)
     assert killed["killed_after"] <= 8
     assert report["exact"]
-    assert list(folder.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.extended
@@ -133,14 +129,9 @@ def test_callback_that_writes_although_it_is_declared_read_only_is_named(tmp_pat
 @pytest.mark.extended
 def test_own_mirrors_are_examined_without_the_root(tmp_path: Path) -> None:
     """The life after the kill has only what two mirrors of its own hold; the real ones are not touched."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    command = ["--", sys.executable, str(SCRIPTS / "own_saves.py"), "exact", "near", "far"]
-    options = ["--json", "--own-saves", "--kills", "1", "--steps", "14"]
-    done = python("-m", "ckptkit", "doctor", *options, *command, expect=None, timeout=500, cwd=folder)
-    report = json.loads(done.stdout or "{}")
-    assert done.returncode == 0, (report, done.stderr)
+    code, report, said = doctor(tmp_path, "own_saves.py", *OWN_SAVES, arguments=("exact", "near", "far"))
+    assert code == 0, (report, said)
     killed, resumed = report["lives"][-2:]
     assert (killed["from_mirror"], resumed["from_mirror"], resumed["began_at"]) == (False, True, 5)
-    assert "its own saves at its 2 mirrors, from 5 on" in done.stderr
-    assert list(folder.iterdir()) == []
+    assert "its own saves at its 2 mirrors, from 5 on" in said
+    assert list(tmp_path.iterdir()) == []

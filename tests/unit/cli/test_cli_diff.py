@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from support.process import forked
 from support.runs.rank_files import leaf, write_ranks
-from support.runs.scenario import AT_6, corrupt, history, name_at, tree
-from support.servers.client import ACCESS_KEY, SECRET_KEY
+from support.runs.scenario import name_at
 from unit.tools.test_diff import Stale, compared, trained
 
 from ckptkit.cli.commands import diff as diff_module
@@ -93,23 +91,3 @@ def test_mirrored_runs_alone_are_compared_at_their_newest(tmp_path, capsys):
     fields = "a b equal progress ranks roles leaves state suspicion read_bytes"
     assert list(printed) == fields.split()
     assert printed["read_bytes"] > 0
-
-
-def test_diff_program_works_across_roots(tmp_path, bucket):
-    """It runs without MindSpore, and its errors are messages without a traceback."""
-    root = tmp_path / "run"
-    history(root)
-    for key, data in tree(root).items():
-        bucket.client.put_object(Bucket=bucket.name, Key=f"run/{key}", Body=data)
-    code = "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\nfinally: print('mindspore' in sys.modules)"
-    pairs = {"endpoint_url": bucket.endpoint, "key": ACCESS_KEY, "secret": SECRET_KEY}
-    other = ["--exit-code", *(f"--other-option={name}={value}" for name, value in pairs.items())]
-    done = forked("-c", code, "diff", root, f"s3://{bucket.name}/run", *other, expect=None)
-    assert done.returncode == 0, done.stderr
-    assert "equal, to the bit" in done.stdout
-    assert done.stdout.splitlines()[-1] == "False"
-    corrupt(root, AT_4, "rank-00000/weights-000.safetensors", "cut")
-    done = forked("-c", code, "diff", root, AT_4, AT_6, expect=None)
-    assert done.returncode == 1
-    assert f"{AT_4}/rank-00000/weights-000.safetensors has" in done.stderr
-    assert "Traceback" not in done.stderr

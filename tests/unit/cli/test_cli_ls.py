@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from support.process import forked, python
+from support.process import python
 from support.runs.scenario import history
 from typer.testing import CliRunner
 
@@ -91,11 +91,6 @@ def test_folder_of_runs_lists_them_whatever_the_command(tmp_path, command):
         *runs,
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-
-
-def test_unknown_scheme_exits_3():
-    done = forked("-m", "ckptkit", "ls", "gopher://host/run", expect=3)
-    assert "gopher" in done.stderr
 
 
 def test_ls_needs_under_a_second_of_processor(tmp_path):

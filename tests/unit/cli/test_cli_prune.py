@@ -152,10 +152,8 @@ def test_interrupted_prune_is_completed_by_same_command(root, monkeypatch, capsy
 
 
 def test_program_without_terminal_prunes_bucket_with_yes(root, bucket):
-    """MindSpore is not imported."""
     for key, data in tree(root).items():
         bucket.client.put_object(Bucket=bucket.name, Key=f"run/{key}", Body=data)
-    code = "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\nfinally: print('mindspore' in sys.modules)"
     pairs = {"endpoint_url": bucket.endpoint, "key": ACCESS_KEY, "secret": SECRET_KEY}
     given = [f"s3://{bucket.name}/run", "--keep=latest:2", *(f"--option={key}={value}" for key, value in pairs.items())]
 
@@ -163,10 +161,9 @@ def test_program_without_terminal_prunes_bucket_with_yes(root, bucket):
         listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="run/checkpoints/")["Contents"]
         return sorted({one["Key"].split("/")[2] for one in listed})
 
-    done = forked("-c", code, "prune", *given, expect=2)
+    done = forked("-m", "ckptkit", "prune", *given, expect=2)
     assert "--dry-run" in done.stderr
     assert left() == NAMES
-    done = forked("-c", code, "prune", *given, "--yes")
+    done = forked("-m", "ckptkit", "prune", *given, "--yes")
     assert "2 checkpoints removed" in done.stdout
-    assert done.stdout.splitlines()[-1] == "False"
     assert left() == NAMES[2:]

@@ -6,8 +6,7 @@ import io
 
 import pytest
 from rich.console import Console
-from support.process import python
-from support.runs.scenario import AT_6, AT_8, Life, corrupt, history, name_at, tree
+from support.runs.scenario import AT_6, AT_8, Life, corrupt, history, name_at
 
 from ckptkit.cli.commands import verify
 from ckptkit.cli.commands.verify import ENDS, run_verify
@@ -81,24 +80,3 @@ def test_bar_shows_checkpoints_and_bytes():
     assert "1.0/2.0 MiB" in shown
     assert "iB/s" in shown
     assert bar.read_bytes == 1 << 20
-
-
-def test_verify_program_only_reads_bucket(root, bucket, monkeypatch):
-    """It needs no MindSpore."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    life = Life(root)
-    life.restore()
-    life.saved_at(8)
-    for key, data in tree(root).items():
-        bucket.client.put_object(Bucket=bucket.name, Key=f"run/{key}", Body=data)
-    code = (
-        "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\n"
-        "finally: print([one for one in ('mindspore', 'numpy.testing') if one in sys.modules])"
-    )
-    done = python("-c", code, "verify", f"s3://{bucket.name}/run")
-    assert f"a start continues from {name_at(2, 8)}" in done.stdout
-    assert done.stdout.splitlines()[-1] == "[]"
-    listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="")["Contents"]
-    assert {one["Key"] for one in listed} == {f"run/{key}" for key in tree(root)}

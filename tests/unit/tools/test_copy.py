@@ -256,16 +256,12 @@ def test_start_refuses_copy_without_checkpoints(source, target, tmp_path):
     assert not (tmp_path / "further").exists()
 
 
-def test_start_begun_during_copy_ends_the_copy(source, target):
-    to_there = FaultyStorage(LocalStorage(target))
-    to_there.inject(Fault(lambda: Life(target).restore(), operations={"create"}, key="run.json"))
+def test_start_or_file_made_during_copy_ends_the_copy(source, tmp_path):
+    started = tmp_path / "started"
+    start = Fault(lambda: Life(started).restore(), operations={"create"}, key="run.json")
     with pytest.raises(ResumeError, match="another process"):
-        copy(source, to_there)
-    assert Life(target).restore().checkpoint is None
-    assert committed(target) == []
-
-
-def test_file_made_during_copy_ends_the_copy(source, tmp_path):
+        copy(source, FaultyStorage(LocalStorage(started), [start]))
+    assert Life(started).restore().checkpoint is None
     for key in ("attempts/000001.json", "events/a000001-0001.jsonl"):
         target = tmp_path / key.partition("/")[0]
 

@@ -89,19 +89,6 @@ def test_every_dtype_survives_import_and_export_bitwise(tmp_path, monkeypatch):
     assert (tmp_path / "out.ckpt").read_bytes().count(b"large") == 4
 
 
-def test_a_tensor_of_several_slices_is_put_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(ckpt_format, "SLICE_BYTES", 100)
-    data = np.random.default_rng(1).normal(size=(9, 11)).astype(np.float32)
-    save_file({"w": data}, tmp_path / "in.safetensors")
-    import_weights(tmp_path / "in.safetensors", tmp_path / "run")
-    export_weights(tmp_path / "run", tmp_path / "out.ckpt")
-    assert (tmp_path / "out.ckpt").read_bytes().count(b"Float32") == 4
-    assert bits_of(tmp_path / "out.ckpt") == {"w": ("F32", (9, 11), data.tobytes())}
-    import_weights(tmp_path / "out.ckpt", tmp_path / "again")
-    export_weights(tmp_path / "again", tmp_path / "last.safetensors")
-    assert load_file(tmp_path / "last.safetensors")["w"].tobytes() == data.tobytes()
-
-
 def test_the_parts_of_all_ranks_are_put_together(tmp_path):
     """Against the golden run of two ranks, which share the storing of what is replicated."""
     done = export_weights(GOLDEN / "ranks", tmp_path / "out.safetensors", with_optimizer=True)
