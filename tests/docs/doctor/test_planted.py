@@ -1,6 +1,6 @@
 """The doctor finds planted defects and names what is lost, and calls no sound job inexact.
 
-The first line of each script in ``planted`` is its truth: ``exact``, or the code and the place of the diagnosis.
+The first line of each script in `benchmarks/corpus/planted` is its truth: ``exact``, or the code and the place of the diagnosis.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 from docs.doctor.test_doctor import doctor
 
-PLANTED = Path(__file__).parent / "planted"
+PLANTED = Path(__file__).parents[3] / "benchmarks/corpus/planted"
 SCRIPTS = sorted(path.stem for path in PLANTED.glob("[pq]*.py"))
 
 
