@@ -1,6 +1,7 @@
 """The doctor finds planted defects and names what is lost, and calls no sound job inexact.
 
-The first line of each script in `benchmarks/corpus/planted` is its truth: ``exact``, or the code and the place of the diagnosis.
+The first line of each script in `benchmarks/corpus/planted` is its truth: ``exact``,
+or the code and the place of the diagnosis.
 """
 
 from __future__ import annotations
