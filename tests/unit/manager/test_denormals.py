@@ -80,7 +80,7 @@ def test_numpy_does_not_warn_meanwhile():
 @in_new_thread
 def test_run_sets_it_until_it_is_closed(tmp_path):
     with CheckpointManager(tmp_path / "run") as manager:
-        with pytest.raises(Exception, match="nothing"):
+        with pytest.raises(Exception, match="there is no run"):
             manager.restore(NumpyRun(), checkpoint="nothing")
         assert not are_zero()
         manager.restore(NumpyRun())
