@@ -247,7 +247,7 @@ def _went_on(index: Index, head: Head, checkpoint: str) -> bool:
         if _went_on_from(index, head, parent):
             before = [name for name in index.names if name.attempt < newer.attempt and index.is_committed(name)]
             return kind != BEST or parent not in before or parent == _best(index, by, before)
-    return False
+    return head.lineage.broken is not None and _went_on_from(index, head, named(index, checkpoint))
 
 
 def _went_on_from(index: Index, head: Head, name: CheckpointName) -> bool:

@@ -114,6 +114,17 @@ def test_same_call_after_a_death_goes_on(storage, text, is_removed):
     assert attempt(storage, text) == "a000005-c0000000004-m0001"
 
 
+@pytest.mark.parametrize("text", ["2", "a000001-c0000000002-m0000", "best:loss:min"])
+def test_unreadable_attempt_leaves_it_open_whether_the_run_went_on(storage, text):
+    attempt(storage, text, {10: None, 16: None})
+    attempt(storage, "latest", {17: None})
+    storage.files["attempts/000002.json"] = b"{}"
+    with pytest.raises(
+        CorruptCheckpointError, match="unknown whether the run already continued from a000001-c0000000002"
+    ):
+        attempt(storage, text)
+
+
 @pytest.mark.parametrize("text", ["2", "best:loss:min"])
 def test_rewind_goes_back_in_any_case(storage, text):
     attempt(storage, text, {10: None, 12: {"loss": 0.01}, 16: None})
