@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 from ckptkit.core.progress import Progress
-from ckptkit.core.text import many
+from ckptkit.core.text import many, span
 
 
 @dataclass
@@ -76,19 +76,16 @@ class SaveReport:
 
 @dataclass
 class SaveTotals:
-    """Sums the cost of a training's saves."""
+    """Sums the cost of a training's saves; ``stall_seconds`` is the "stall of saves" of ``ckptkit goodput``."""
 
     saves: int = 0
     stall_seconds: float = 0.0
-    longest_stall_seconds: float = 0.0
     size_bytes: int = 0
     took_seconds: float = 0.0
     buffer_bytes: int = 0
 
     def add(self, report: SaveReport) -> None:
         self.saves += 1
-        self.stall_seconds += report.cost.stall_seconds
-        self.longest_stall_seconds = max(self.longest_stall_seconds, report.cost.stall_seconds)
         self.size_bytes += report.size_bytes
         self.took_seconds += report.took.total_seconds()
         self.buffer_bytes = max(self.buffer_bytes, report.cost.buffer_bytes)
@@ -99,6 +96,5 @@ class SaveTotals:
         return (
             f"{many(self.saves, 'save')} of {self.size_bytes / self.saves / 2**20:.1f} MiB took "
             f"{self.took_seconds / self.saves:.2f} s each and kept training waiting for "
-            f"{self.stall_seconds / self.saves * 1e3:.1f} ms each (at most {self.longest_stall_seconds * 1e3:.1f} ms), "
-            f"with {self.buffer_bytes / 2**20:.0f} MiB of buffers"
+            f"{span(self.stall_seconds / self.saves)} each, with {self.buffer_bytes / 2**20:.0f} MiB of buffers"
         )

@@ -263,10 +263,10 @@ class Run:
         self._collect()
         self.results.tell()
 
-    def fence(self, *, patient: bool = True) -> None:
+    def fence(self) -> None:
         if self._window is not None:
             with self._stalling():
-                self._window.close(patient=patient)
+                self._window.close()
 
     def give_up_window(self) -> None:
         """Make `save` itself copy everything from now on: other code may write to the parameters at any time."""
@@ -297,7 +297,8 @@ class Run:
             self._setup.denormals.end()  # first: what follows may raise
             self._setup.area.end_preparing()
             self.preemption.end(quietly=quietly)
-            self.fence(patient=False)  # only after a timeout is anything left to fence
+            if self._window is not None:  # training is over and does not wait: this is no stall
+                self._window.close(patient=False)  # only after a timeout is anything left to fence
             error = ended_by or sys.exc_info()[1]
             AT_EXIT.discard(self._last_call)
             how: How = "complete" if self.is_complete else "finished" if self._is_finished else "closed"
@@ -352,6 +353,7 @@ class Run:
     def _stalling(self) -> Iterator[None]:
         with HEARTBEAT.during(Phase.SAVING), self.schedule.stalling():
             yield
+        self.results.totals.stall_seconds = HEARTBEAT.spent().get("saving", 0.0)
 
     def _save(self, state: Capturable, metrics: Metrics, *, is_final: bool = False) -> SaveHandle:
         """Save in all ranks, after the save under way has ended; a collective.

@@ -230,6 +230,11 @@ class LifeAccount:
     is_watched: bool
     is_known: bool
 
+    @property
+    def ran_seconds(self) -> float:
+        """Seconds of the life itself, without those between it and the life before."""
+        return sum(seconds for name, seconds in self.seconds.items() if name not in ("down", "unseen"))
+
 
 @dataclass(frozen=True)
 class Account:
@@ -242,7 +247,13 @@ class Account:
 
     @property
     def seconds(self) -> float:
+        """Seconds of the run in all, those between its lives included."""
         return sum(self.totals.values())
+
+    @property
+    def stall_seconds(self) -> float:
+        """Seconds in which training waited for saves."""
+        return self.totals["saving"]
 
     @property
     def share(self) -> float:

@@ -84,7 +84,7 @@ def run_report(
         numbers = {
             "step": story.step,
             "redone_steps": story.redone_steps,
-            "stall_seconds": story.stall_seconds,
+            "stall_seconds": story.account.stall_seconds,
             "verdict": judge(story),
             "goodput": numbers_of(story),
         }
@@ -96,7 +96,7 @@ def run_report(
 
         from ckptkit.tools.report.page import PLOTLY, page_of
 
-        _write(get_plotlyjs().encode(), Path(output).with_name(PLOTLY))  # first: the page needs it
+        _write(get_plotlyjs().encode(), Path(output).parent / PLOTLY)  # first: the page needs it
         _write(page_of(story).encode(), Path(output))
         print_parts((*lines_of(story), f"The page needs {PLOTLY} beside it", f"The page is {output}"))
     return PROBLEM if story.problems else FINE

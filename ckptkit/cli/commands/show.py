@@ -221,7 +221,7 @@ def _facts(document: Document, now: datetime) -> Iterator[tuple[str, str]]:
     yield "libraries", ", ".join(f"{name} {version}" for name, version in document["libraries"].items()) or "none"
     yield (
         "cost",
-        f"training waited for {cost['stall_seconds'] + cost['fence_wait_seconds']:.3f} s; writing took "
+        f"training waited for {cost['stall_seconds']:.3f} s; writing took "
         f"{cost['write_seconds']:.3f} s, digests {cost['digest_seconds']:.3f} s",
     )
     observed = document["observed"] or {"stored": [], "unstored": {}}

@@ -111,12 +111,12 @@ def goodput_section(story: RunStory) -> str:
         return ""
     totals = account.totals
     longest = max(sum(life.seconds.values()) for life in account.lives)
-    rows = [_row("all", totals, account.seconds, f"{account.share:.1%} counted")]
+    rows = [_row("all", totals, account.seconds, f"{account.share:.1%} counted", ran_seconds=account.seconds)]
     if len(account.lives) > 1:
         for life in account.lives[-_MOST_BARS:]:
             name = "before an attempt" if life.attempt is None else f"#{life.attempt}"
             how = "killed" if life.how is None and not life.is_known else ENDS.get(life.how or "", life.how or "")
-            rows.append(_row(name, life.seconds, longest, how))
+            rows.append(_row(name, life.seconds, longest, how, ran_seconds=life.ran_seconds))
     hidden = len(account.lives) - _MOST_BARS
     more = f'<p class="quiet small">{many(hidden, "earlier life", "earlier lives")} left out.</p>' if hidden > 0 else ""
     legend = "".join(
@@ -131,15 +131,14 @@ def goodput_section(story: RunStory) -> str:
     )
 
 
-def _row(name: str, seconds: Mapping[Class, float], longest: float, remark: str) -> str:
+def _row(name: str, seconds: Mapping[Class, float], longest: float, remark: str, *, ran_seconds: float) -> str:
     labels = {kind: f"{words} {span(seconds[kind])}" for kind, (words, _) in _SHOWN.items() if seconds.get(kind)}
     parts = "".join(
         f'<i style="width:{100 * seconds[kind] / longest:.3f}%;background:{_SHOWN[kind][1]}" title="{words}"></i>'
         for kind, words in labels.items()
     )
-    total = sum(seconds.values())
     return (
         f'<div class="barname">{escape(name)}</div>'
         f'<div class="bar" role="img" aria-label="{escape(", ".join(labels.values()))}">{parts}</div>'
-        f'<div class="bartold quiet small">{span(total)}{" · " + escape(remark) if remark else ""}</div>'
+        f'<div class="bartold quiet small">{span(ran_seconds)}{" · " + escape(remark) if remark else ""}</div>'
     )

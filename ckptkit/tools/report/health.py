@@ -12,7 +12,7 @@ from typing import Literal
 from ckptkit.core.text import many, number, span
 from ckptkit.tools.report.story import Attempt, RunStory
 
-_HIGH_STALL = 0.02  # share of the time of the attempts
+_HIGH_STALL = 0.02  # share of the time in all
 _LAST_POINTS = 20
 
 _HEADLINES = {
@@ -90,7 +90,8 @@ def _attention(story: RunStory) -> Iterator[str]:
             f"{many(skipped, 'save was', 'saves were')} due while the previous one was still being written, and "
             "skipped. Save less often, or to a faster storage."
         )
-    share = story.stall_seconds / story.running_seconds if story.running_seconds > 60 else 0.0
+    account = story.account
+    share = account.stall_seconds / account.seconds if account.seconds > 60 else 0.0
     if share > _HIGH_STALL:
         yield f"Saves kept training waiting for {share:.1%} of the time."
     different = story.repeated.different
@@ -118,12 +119,10 @@ def _good(story: RunStory) -> Iterator[str]:
             f"{many(same, 'step that was', 'steps that were')} done twice gave the same loss both "
             "times, to the last digit."
         )
-    saves = [save for _, save in story.saves if save.stall_seconds is not None]
+    saves = [save for attempt, save in story.saves if attempt.has_events and save.stall_seconds is not None]
     if saves:
-        yield (
-            f"{many(len(saves), 'save')} kept training waiting for {span(story.stall_seconds / len(saves))} each on "
-            "average."
-        )
+        stall = span(story.account.stall_seconds / len(saves))
+        yield f"{many(len(saves), 'save')} kept training waiting for {stall} each on average."
 
 
 def _failed_at_the_end(attempt: Attempt) -> int:

@@ -76,15 +76,16 @@ def _head(story: RunStory, verdict: HealthVerdict) -> str:
         ago = (story.told_at - latest.at).total_seconds() if latest.at else None
         at = "–" if ago is None else f"{rough_span(max(0.0, ago))} ago"
         name = escape(latest.checkpoint)
-    redone = story.redone_steps
-    share = f"{story.stall_seconds / story.running_seconds:.2%} of the time" if story.running_seconds else ""
+    redone, account = story.redone_steps, story.account
+    down, unseen = (account.totals[name] if account.seconds else None for name in ("down", "unseen"))
+    share = f"{account.stall_seconds / account.seconds:.2%} of the time" if account.seconds else ""
     cards = (
         ("Step", number(story.step), "" if story.epoch is None else f"{many(story.epoch, 'epoch')} done"),
-        ("Attempts", number(len(story.attempts)), f"{span(story.running_seconds)} in all"),
+        ("Attempts", number(len(story.attempts)), f"{span(account.seconds)} in all" if account.seconds else ""),
         ("Last checkpoint", at, f'<span class="name">{name}</span>'),
         ("Work done twice", many(redone, "step"), _certainty(story)),
-        ("Nothing ran for", span(story.gap_seconds), "between attempts"),
-        ("Saves made it wait", span(story.stall_seconds), share),
+        ("Nothing ran for", span(down), f"{span(unseen)} not seen" if unseen else "between attempts"),
+        ("Saves made it wait", span(account.stall_seconds if account.seconds else None), share),
     )
     shown = "".join(
         f'<div class="card"><div class="label">{label}</div><div class="value">{value}</div>'
@@ -143,7 +144,7 @@ def _attempt(attempt: Attempt, story: RunStory) -> list[str]:
     return [
         f"{_dot(attempt)}{attempt.number}",
         when(attempt.began_at),
-        span(attempt.seconds),
+        span(next((life.ran_seconds for life in story.account.lives if life.attempt == attempt.number), None) or None),
         f">{number(attempt.from_step)} → {number(attempt.to_step)}",
         f">{number(len(attempt.saves))}",
         f'<span class="tone is-{tone}">{how}</span>{error}',

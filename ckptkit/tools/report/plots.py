@@ -134,7 +134,7 @@ def _add_gaps(figure: go.Figure, story: RunStory) -> None:
     for before, after in pairwise(story.attempts):
         if before.seen_at is None or after.began_at is None or after.began_at <= before.seen_at:
             continue
-        text = f"nothing ran for {span((after.began_at - before.seen_at).total_seconds())}"
+        text = f"{span((after.began_at - before.seen_at).total_seconds())} until the next attempt"
         middle = before.seen_at + (after.began_at - before.seen_at) / 2
         x += [_time(before.seen_at), _time(middle), _time(after.began_at), None]
         y += [before.number, (before.number + after.number) / 2, after.number, None]

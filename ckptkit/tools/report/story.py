@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
-from itertools import pairwise
 
 from ckptkit.checkpoint.commit import read_document, reread_if_corrupt
 from ckptkit.checkpoint.open import decode_manifest
@@ -57,7 +56,7 @@ class Save:
     at: datetime | None
     size_bytes: int | None  # written for it; if no event reports that, of all that belongs to it
     took_seconds: float | None = None  # from the save call to the commit
-    stall_seconds: float | None = None  # in which training waited
+    stall_seconds: float | None = None  # in which training waited, also for the save before
     is_there: bool = True
     problem: str | None = None  # why it cannot be used
 
@@ -96,13 +95,6 @@ class Attempt:
     failures: list[FailedSave] = field(default_factory=list)
     removals: list[Removal] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds from its begin to its last known activity."""
-        if self.began_at is None or self.seen_at is None:
-            return None
-        return max(0.0, (self.seen_at - self.began_at).total_seconds())
 
     @property
     def ended(self) -> str | None:
@@ -191,20 +183,6 @@ class RunStory:
             lost += max(0, reached - begin)
             reached = max(begin, attempt.to_step or 0)
         return lost
-
-    @property
-    def stall_seconds(self) -> float:
-        return sum(save.stall_seconds or 0.0 for _, save in self.saves)
-
-    @property
-    def running_seconds(self) -> float:
-        return sum(attempt.seconds or 0.0 for attempt in self.attempts)
-
-    @property
-    def gap_seconds(self) -> float:
-        """Seconds between attempts, from the last known activity of one to the begin of the next."""
-        times = [(before.seen_at, after.began_at) for before, after in pairwise(self.attempts)]
-        return sum(max(0.0, (begin - end).total_seconds()) for end, begin in times if end and begin)
 
     @property
     def repeated(self) -> Repeated:

@@ -15,6 +15,7 @@ from support.runs.report_lives import Clock, Life, grow_short
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.events import LeftOut, Point, Saved, Spread, encode_segment
+from ckptkit.run.goodput import Life as EventLife
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -43,8 +44,6 @@ def test_the_attempts_are_told_as_they_went(grown):
     assert (story.step, story.epoch) == (640, 25)
     assert (story.repeated.same, story.repeated.different) == (list(range(451, 481)), [])
     assert story.latest == "a000004-c0000000640-m0000" == story.attempts[-1].saves[-1].checkpoint
-    gaps = timedelta(minutes=41, hours=3) + timedelta(minutes=5) + timedelta(minutes=12)
-    assert gaps < timedelta(seconds=story.gap_seconds) < gaps + timedelta(minutes=10)
 
 
 def test_every_save_failure_and_removal_is_there(grown):
@@ -70,15 +69,10 @@ def test_steps_and_seconds_of_attempts_are_added_up():
     assert story.redone_steps == (100 - 50) + (60 - 55)
     assert story.step == 55
     assert of_attempts(Attempt(1, from_step=0, to_step=100), Attempt(2, from_step=0, to_step=30)).redone_steps == 100
-    hours = [NOW + timedelta(hours=hour) for hour in range(4)]
-    overlapping = [
-        Attempt(number, began_at=hours[at], seen_at=hours[at + 1]) for number, at in ((1, 2), (2, 0), (3, 2))
-    ]
-    assert of_attempts(*overlapping).gap_seconds == 3600, "of another clock, or because the one before was taken over"
     attempt = Attempt(1, began_at=HOUR)
     for at, step in ((NOW, 5), (HOUR, 3), (None, None)):  # what is heard late shortens none
         attempt.see(at, step)
-    assert (attempt.seconds, attempt.to_step) == (3600, 5)
+    assert (attempt.seen_at, attempt.to_step) == (NOW, 5)
 
 
 def test_story_without_events_uses_documents_and_manifests(root):
@@ -175,20 +169,18 @@ VERDICTS = (
     ({"points": [point(1, None), *(point(step, 1.0) for step in range(2, 22))]}, "good", None),
     ({"left_out": 7}, "attention", "7 events could not be stored, so the plots have gaps."),
     ({"skipped_saves": 1}, "attention", "1 save was due while the previous one was still being written, and skipped."),
-    (
-        {"began_at": HOUR, "seen_at": NOW, "saves": [saved(1, 100)]},
-        "attention",
-        "Saves kept training waiting for 2.8% of the time.",
-    ),
-    ({"began_at": HOUR, "seen_at": NOW, "saves": [saved(1, 70)]}, "good", None),
-    ({"began_at": NOW - timedelta(seconds=59), "seen_at": NOW, "saves": [saved(1, 20)]}, "good", None),  # too short
+    ({"spent": {"saving": 100, "training": 3500}}, "attention", "Saves kept training waiting for 2.8% of the time."),
+    ({"spent": {"saving": 70, "training": 3530}}, "good", None),
+    ({"spent": {"saving": 20, "training": 39}}, "good", None),  # too short
 )
 
 
 def test_verdict_names_what_needs_somebody():
-    for attempt, health, note in VERDICTS:
+    for fields, health, note in VERDICTS:
+        attempt = {**fields}
+        lives = [EventLife(1, how="finished", spent=attempt.pop("spent", {}))]
         last = Attempt(1, how="finished", has_events=True, from_step=0, to_step=50, **attempt)
-        story = RunStory("root", None, None, NOW, [last], "a000001-c0000000010-m0000", [])
+        story = RunStory("root", None, None, NOW, [last], "a000001-c0000000010-m0000", [], lives)
         verdict = judge(story)
         notes = [*verdict.bad, *verdict.attention]
         assert (verdict.health, len(notes)) == (health, int(note is not None)), attempt

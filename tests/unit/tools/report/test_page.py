@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from ckptkit.cli import app
 from ckptkit.core.text import rough_span, size, span
 from ckptkit.format.events import Point, Spread
+from ckptkit.run.goodput import Life
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.report import plots
 from ckptkit.tools.report.page import page_of
@@ -237,8 +238,7 @@ def test_gap_is_drawn_where_nothing_ran():
     minutes = [(NOW + timedelta(minutes=a), NOW + timedelta(minutes=b)) for a, b in ((0, 10), (20, 30), (25, 40))]
     story = story_of(*(Attempt(n, began_at=began, seen_at=seen) for n, (began, seen) in enumerate(minutes, 1)))
     texts = [text for trace in timeline(story).figure["data"] for text in trace.get("text") or () if text]
-    assert [text for text in texts if "nothing ran" in text] == 3 * ["nothing ran for 10 min 0 s"]
-    assert story.gap_seconds == 600
+    assert [text for text in texts if "until" in text] == 3 * ["10 min 0 s until the next attempt"]
 
 
 def test_cost_of_a_save_is_drawn_where_it_is_known():
@@ -306,13 +306,15 @@ def test_page_tells_ends_ranks_and_origin():
 
 def test_cards_say_shares_and_what_is_uncertain():
     """A last attempt that did not say how it ended has lost nothing yet."""
-    attempts = [
-        Attempt(number, began_at=NOW, seen_at=NOW + timedelta(seconds=100), how=how)
-        for number, how in ((1, None), (2, "failed"), (3, None))
-    ]
-    attempts[1].saves.append(Save("c1", 1, 0, NOW, 10, 1.0, 7.5))
-    text = texts_of(story_of(*attempts))
-    assert "2.50% of the time" in text
+    attempts = [Attempt(number, how=how) for number, how in ((1, None), (2, "failed"), (3, None))]
+    story = replace(story_of(*attempts), lives=[Life(1, spent={"saving": 7.5, "training": 292.5})])
+    text = texts_of(story)
+    assert "Saves made it wait 7.5 s 2.50% of the time" in text
+    assert "Attempts 3 5 min 0 s in all" in text
+    unknown = texts_of(story_of(*attempts))  # of attempts that recorded nothing
+    assert "Saves made it wait –" in unknown
+    assert "in all" not in unknown.partition("checkpoints")[0]
+    assert "Nothing ran for –" in unknown
     assert "and what 1 killed attempt did after the last save" in text
     assert "No checkpoint can be used" in texts_of(story_of(Attempt(1), Attempt(2)))
     for redone_from in (None, 4):
