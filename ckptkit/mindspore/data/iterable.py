@@ -80,15 +80,6 @@ class IterablePosition:
             )
         return self._place
 
-    def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
-        if recorded["delivered"] != delivered:
-            raise ResumeError(
-                f"the checkpoint contradicts itself: {delivered} batches were trained, but its data had handed out "
-                f"{recorded['delivered']}. Go back to another checkpoint"
-            )
-        epoch, batch = recorded["place"]
-        return epoch, batch
-
     def state(self, delivered: int) -> dict[str, Any]:
         if self._reads:
             self._state = self._saved = self._own_state()

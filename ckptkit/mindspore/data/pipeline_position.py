@@ -108,9 +108,6 @@ class DatasetPosition:
     def ends_epoch(self, delivered: int) -> bool:
         return delivered % self.size == 0
 
-    def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
-        return self.at(delivered)  # the size is the recorded one, or `check` has raised
-
     def state(self, delivered: int) -> dict[str, Any]:
         probe = self._probe if delivered == self._probed else None  # None if a loop reads ahead and counts for itself
         return {**self._fingerprint, "seed": self.seed, "probe": probe, "generators": self._base}

@@ -44,9 +44,6 @@ class Position(Protocol):
     def ends_epoch(self, delivered: int) -> bool:
         """Return whether an epoch is known to end with the batch ``delivered``, the last one delivered."""
 
-    def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
-        """Do as `at`, from what a checkpoint recorded; raise ResumeError if that contradicts itself."""
-
     def state(self, delivered: int) -> dict[str, Any]:
         """Return what a checkpoint records after ``delivered`` batches, with the last one's digest as delivered."""
 

@@ -454,22 +454,14 @@ def _check_stateful(given: Collection[str], stored: Collection[str]) -> None:
 
 
 def _check_data(contents: Contents, position: Position | None, recorded: Mapping[str, Any] | None) -> None:
-    """Raise ResumeError unless the data is unchanged and the position is consistent with it."""
+    """Raise ResumeError unless the data is unchanged."""
     if (position is None) != (recorded is None):
         raise ResumeError(
             f"{contents.checkpoint} was taken {'without' if recorded is None else 'with'} a dataset, and this training "
             f"is {'without' if position is None else 'with'} one: StateManager must get it both times, or never"
         )
-    if position is None or recorded is None:
-        return
-    position.check(recorded)
-    progress = contents.progress
-    epoch, batch = position.placed(recorded, progress.batches_delivered)
-    if (epoch, batch) != (progress.epoch, progress.batch):
-        raise ResumeError(
-            f"{contents.checkpoint} contradicts itself: epoch {progress.epoch}, batch {progress.batch}, "
-            f"but {progress.batches_delivered} batches delivered, which is epoch {epoch}, batch {batch}"
-        )
+    if position is not None and recorded is not None:
+        position.check(recorded)
 
 
 def _not_put_back(observed: Mapping[str, Any], worlds: Worlds) -> str | None:

@@ -577,14 +577,6 @@ def test_changed_batch_that_comes_again_is_refused():
     assert position.delivered == 2 * BATCHES
 
 
-def test_checkpoint_that_contradicts_itself_is_refused():
-    _, recorded = life(rows, until=1)
-    position = IterablePosition(rows())
-    assert position.placed(recorded, 1) == (0, 1)
-    with pytest.raises(ResumeError, match="2 batches were trained, but its data had handed out 1"):
-        position.placed(recorded, 2)
-
-
 def test_other_data_is_named():
     _, recorded = life(rows, until=1)
     IterablePosition(rows()).check(recorded)

@@ -479,12 +479,10 @@ def altered(contents, **progress):
 
 def test_refused_resume_changes_nothing(contents):
     disturb()
-    position = r"contradicts itself: epoch 2, batch 4, but 15 batches delivered, which is epoch 1, batch 4"
     for k, dataset, alter, message in [
         (3, pipeline(), {}, r"accumulation_steps=4, this train cell has 3"),
         (4, None, {}, r"both times, or never"),
         (4, pipeline(40), {}, r"batches per epoch"),
-        (4, pipeline(), {"epoch": 2}, position),
         (4, pipeline(), {"updates": 2}, r"global_step went from 0 to 3, but 2 updates"),
         (4, pipeline(), None, r"\['other'\].*\['box'\]"),
     ]:
