@@ -129,6 +129,12 @@ def generator_of(value: Any) -> Any:
     return value.state if issubclass(type(value), np.random.BitGenerator) else generator_state(value)
 
 
+def text_of_state(state: Any) -> str:
+    """Return the text of a generator with this state."""
+    with np.printoptions(threshold=sys.maxsize):  # no item of an array is left out
+        return f"generator {_digest(repr(state).encode())}"
+
+
 def iterated(value: Any) -> Iterator[Any]:
     """Return the items of a list, a tuple or a deque, whatever its class does."""
     base: Any = next(kind for kind in (list, tuple, deque) if issubclass(type(value), kind))
@@ -164,8 +170,7 @@ def _text_of_generator(value: Any) -> str | None:
     if any(value is generator for generator in _OWN_GENERATORS):  # a checkpoint's section rng has these
         return "the process's generator"
     state = generator_of(value)
-    with np.printoptions(threshold=sys.maxsize):  # no item of an array is left out
-        return None if state is None else f"generator {_digest(repr(state).encode())}"
+    return None if state is None else text_of_state(state)
 
 
 def _text_of_set(value: Any) -> str:
