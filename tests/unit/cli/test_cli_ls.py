@@ -76,20 +76,19 @@ COMMANDS = (
     "goodput",
 )
 COMMANDS += ("report ROOT -o OUT", "copy ROOT OUT", "copy ROOT OUT --checkpoint 1", "prune ROOT --branches --dry-run")
+COMMANDS += ("replay ROOT -- python train.py",)
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "replay ROOT -- python train.py"])
-def test_folder_of_runs_lists_them_whatever_the_command(tmp_path, command):
+def test_folder_of_runs_lists_them_whatever_the_command(tmp_path):
     for name in ("vit-17", "vit-18", "vit-19", "vit-20"):
         CheckpointManager(tmp_path / "runs" / name).restore(NumpyRun())
-    line = command if "ROOT" in command else f"{command} ROOT"
-    done = CliRunner().invoke(app, line.replace("ROOT", f"{tmp_path}/runs").replace("OUT", f"{tmp_path}/out").split())
-    assert done.exit_code == 1
-    runs = [f"  {tmp_path}/runs/vit-{number}" for number in (17, 18)]
-    assert done.stderr.splitlines()[:3] == [
-        f"{tmp_path}/runs is not a run, but there are runs below it. Give the root of one:",
-        *runs,
-    ]
+    said = f"{tmp_path}/runs is not a run, but there are runs below it. Give the root of one:"
+    for command in COMMANDS:
+        line = (command if "ROOT" in command else f"{command} ROOT").replace("OUT", f"{tmp_path}/out")
+        done = CliRunner().invoke(app, line.replace("ROOT", f"{tmp_path}/runs").split())
+        assert done.exit_code == 1, command
+        expected = [said, *(f"  {tmp_path}/runs/vit-{number}" for number in (17, 18))]
+        assert done.stderr.splitlines()[:3] == expected, command
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
