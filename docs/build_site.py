@@ -25,10 +25,11 @@ PAGES = (
     "docs/*.svg",
     "docs/zh/*.md",
     "docs/adr/*.md",
+    "docs/cards/*.md",
     "examples/**/*",
     "benchmarks/**/*.md",
 )
-LISTED = ("docs/adr", "examples/projects")  # folders without a page of their own
+LISTED = ("docs/adr", "docs/cards", "examples/projects")  # folders without a page of their own
 
 
 def copy_pages(target: Path) -> None:

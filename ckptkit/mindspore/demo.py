@@ -186,7 +186,7 @@ def use(device: str) -> dict[str, str]:
         ms.set_device(device)
         (ms.Tensor([1.0]) + 1).asnumpy()
     except (RuntimeError, ValueError) as error:
-        return {"mindspore": ms.__version__, "absent": str(error).partition(".")[0]}
+        return {"mindspore": ms.__version__, "absent": str(error).partition(". ")[0].partition("\n")[0]}
     ms.set_deterministic(True)  # else two runs on a device may differ without any interruption
     return {"mindspore": ms.__version__, "device": device_name()}
 

@@ -30,8 +30,11 @@ def card_of(report: Report, command: Sequence[str], options: DoctorOptions, verd
     script = next((Path(word) for word in command[1:] if word.endswith(".py") and Path(word).is_file()), None)
     commit = commit_of(script or Path())
     words = [Path(word).name if Path(word).is_absolute() else word for word in command]  # its spaces included
-    title = f"{FIRST_WORDS}{script.name if script else shlex.join(words)}: {'PASS' if report.is_sound else 'FAIL'}"
-    fields = [f"{name}: {json.dumps(value)}" for name, value in _fields(report, words, options, commit)]
+    values = dict(_fields(report, words, options, commit))
+    where = f", {values['mode']}" if values["mode"] else ""
+    name = f"{script.name if script else shlex.join(words)}{where}"
+    title = f"{FIRST_WORDS}{name}: {'PASS' if report.is_sound else 'FAIL'}"
+    fields = [f"{name}: {json.dumps(value)}" for name, value in values.items()]
     text = scrub("\n".join([title, "", *(f"- {line}" for line in verdict), "", "```yaml", *fields, "```", ""]))
     for folder in (Path.cwd(), Path.home()):
         text = text.replace(f"{folder}/", "")

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.doctor_lives import NUMPY_SCRIPT, run_doctor
+from support.doctor_lives import NUMPY_SCRIPT, life, run_doctor, stepped
 
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.tools.doctor.card import commit_of
+from ckptkit.tools.doctor.card import _kill, commit_of
+from ckptkit.tools.doctor.lives.trace import SavedEvent
 from ckptkit.tools.doctor.result import DoctorOptions
 
 
@@ -49,7 +50,7 @@ def card_of(here: Path, *what: str, kills: int = 2, code: int = 0) -> tuple[str,
 
 def test_card_of_exact_script_says_pass_and_what_was_compared(here):
     text, fields = card_of(here)
-    assert text.startswith("# Resume card of train.py: PASS\n")
+    assert text.startswith("# Resume card of train.py, none: PASS\n")
     assert "- exact: every interrupted life is the uninterrupted one, bit for bit" in text
     assert (fields["status"], fields["differences"], fields["sentinels_match"]) == ("verified", 0, True)
     assert (fields["absolute_tolerance"], fields["relative_tolerance"]) == (0, 0)
@@ -66,7 +67,7 @@ def test_card_of_exact_script_says_pass_and_what_was_compared(here):
 
 def test_card_of_other_script_says_fail_and_the_first_difference(here):
     text, fields = card_of(here, "unseeded", code=1)
-    assert text.startswith("# Resume card of train.py: FAIL\n")
+    assert text.startswith("# Resume card of train.py, none: FAIL\n")
     assert "- first difference: micro-step 3 " in text
     assert "- diagnosis: unknown: rng/numpy" in text
     assert (fields["status"], fields["differences"], fields["sentinels_match"]) == ("failed", "from 3 on", False)
@@ -87,6 +88,15 @@ def test_own_saves_are_on_the_card(here):
     _, fields = card_of(here, "own", kills=1)
     assert "--own-saves" in fields["command"]
     assert [kill["own_saves"] for kill in fields["kills"]] == [False, True]
+
+
+def test_kill_of_one_rank_names_it():
+    lines = [stepped(1), stepped(2), stepped(3), SavedEvent(step=2)]
+    ranks = tuple(life(lines, planned_kill=3, killed_ranks=(1,), rank=rank) for rank in (0, 1))
+    kill = _kill(life(lines, planned_kill=3, killed_ranks=(1,), ranks=ranks))
+    where = {"epoch": 0, "batch": 2, "in_cycle": "2/3"}
+    assert kill == {"after": 3, "rank": 1, "own_saves": False, "resumed_after": 2, **where}
+    assert _kill(life([stepped(1)], planned_kill=1, ranks=ranks))["rank"] == "all"
 
 
 def test_failed_examination_leaves_no_card(here):
