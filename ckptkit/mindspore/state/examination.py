@@ -209,7 +209,6 @@ class Examination:
             return None
 
     def _tell(self) -> None:
-        """Say what is stored, and what cannot be, once."""
         new = [path for path in self._observer.slots if path not in self._told]
         if new:
             _log.info("%s", stored(new))

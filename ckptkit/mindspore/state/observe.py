@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
@@ -86,10 +87,7 @@ class StateObserver:
 
     def suspects(self) -> list[Suspect]:
         """Return what is known, without running, to keep the job from being exact."""
-        findings = self._state.findings()
-        return [
-            Suspect(kind=finding.kind, where=finding.where, why=finding.why, fix=finding.fix) for finding in findings
-        ]
+        return [Suspect(**asdict(finding)) for finding in self._state.findings()]
 
     def replicated(self) -> list[str]:
         """Return the names of the digests that must be the same in every rank."""

@@ -454,7 +454,6 @@ def _check_stateful(given: Collection[str], stored: Collection[str]) -> None:
 
 
 def _check_data(contents: Contents, position: Position | None, recorded: Mapping[str, Any] | None) -> None:
-    """Raise ResumeError unless the data is unchanged."""
     if (position is None) != (recorded is None):
         raise ResumeError(
             f"{contents.checkpoint} was taken {'without' if recorded is None else 'with'} a dataset, and this training "
