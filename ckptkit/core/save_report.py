@@ -70,7 +70,7 @@ class SaveReport:
 
     @property
     def stall(self) -> timedelta:
-        """Time that the save kept training waiting."""
+        """Time that the save kept training waiting, with the wait for the save before it."""
         return timedelta(seconds=self.cost.stall_seconds)
 
 

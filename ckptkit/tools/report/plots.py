@@ -92,7 +92,7 @@ def costs(story: RunStory) -> Plot | None:
     if not saves:
         return None
     values: dict[str, Callable[[Save], float | None]] = {
-        "Training waited (s)": lambda save: save.stall_seconds,
+        "Training waited, also for the save before (s)": lambda save: save.stall_seconds,
         "From call to commit (s)": lambda save: save.took_seconds,
         "Written (bytes)": lambda save: save.size_bytes,
     }
