@@ -138,7 +138,6 @@ def test_enumerated_saves_cover_every_kind_of_call(saving):
 
 
 def test_fault_at_any_save_call_keeps_last_commit(kind, made, saving):
-    """After a fault at any call of a save, a new process continues from the last commit."""
     first, second = saving
     for index, (when, action), what, fault in faults(first + second, MOMENTS, in_turn=kind == "s3"):
         with named(what):
@@ -168,7 +167,6 @@ def test_fault_at_any_save_call_keeps_last_commit(kind, made, saving):
 
 
 def test_process_saves_again_after_error_at_any_call(made, saving):
-    """After an error at any call of a save, the same process saves again at the same progress."""
     for _, _, what, fault in faults(saving[0] + saving[1], ERRORS, in_turn=True):
         with named(what):
             root = made(history)
@@ -199,7 +197,6 @@ def test_process_saves_again_after_error_at_any_call(made, saving):
 
 
 def test_next_save_repairs_second_error_during_cleanup(kind, made):
-    """A second error, while a failed save is cleaned up, is made good by the next save."""
 
     def failing(root):
         life = started(root)
@@ -249,7 +246,6 @@ def test_commit_with_lost_reply_counts_as_committed(made):
 
 
 def test_next_save_settles_unconfirmed_commit(made):
-    """A commit whose reply and reading back are lost counts as committed at the next save."""
     root = made(history)
     life = started(root)
     lost = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT", when="after"))
@@ -267,7 +263,6 @@ def test_next_save_settles_unconfirmed_commit(made):
 
 @pytest.mark.parametrize("make", [history, wreck, None], ids=["sound run", "died before COMMIT", "nothing there"])
 def test_fault_at_any_start_call_keeps_the_run(made, make):
-    """After a fault at any call of a start, another start sees the same run."""
     latest = None if make is None else AT_6
     life = Life(made(make))
     calls = life.calls_of(life.restore)

@@ -58,7 +58,6 @@ def test_fault_action_may_use_storage_and_kill(storage):
 
 
 def test_after_fault_hides_answers_but_not_failures(storage, root):
-    """A fault after a call loses its answer, and does not fire where the call itself failed."""
     lost = storage.inject(Fault("error", operations={"create", "read"}, when="after", times=None))
     with pytest.raises(StorageError, match="injected"):
         storage.create("a/1", b"rival")  # FileExistsError on the way

@@ -157,7 +157,6 @@ def test_start_reads_few_files_whatever_stays():
 
 
 def test_only_last_failed_starts_stay(root):
-    """And no number is used twice."""
     tried(root, 6, saving={0, 2, 4})
     assert numbers(root) == [1, 5, 6, 7]
     assert {name[:7] for name in folders(tree(root)).void} == {"a000006"}

@@ -51,7 +51,6 @@ def test_vanished_candidate_is_skipped_for_next_older(root):
 
 
 def test_vanished_last_candidate_leaves_corruption_error(root):
-    """The newest is corrupt and the only older one vanishes: the start fails, and opens no attempt."""
     started(root, 4, 6)
     corrupt(root, name_at(1, 6))
     fault = Fault(

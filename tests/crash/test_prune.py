@@ -235,7 +235,6 @@ def faults_of(calls):
 
 
 def test_interrupted_prune_loses_nothing_and_second_finishes(made):
-    """After a failure or a kill at every call."""
     clean = made()
     calls = calls_of_prune(clean)
     finished = tree(clean)

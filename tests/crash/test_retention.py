@@ -36,7 +36,6 @@ def root(tmp_path):
 
 
 def test_retention_ignores_remembered_commit_without_marker(root):
-    """A remembered commit that lost its marker is not one of the two newest that are kept."""
     life = started(root, 2, 4, 6, keep=ALL)
     _, keeping = retention(root, KeepLatest(2))
     assert pruned(keeping) == [name_at(1, 2)]
@@ -63,7 +62,6 @@ def test_retention_ignores_remembered_commit_damaged_since(root):
 
 
 def test_retention_skips_voids_and_reads_them_once(root):
-    """Voids on the lineage do not count as kept checkpoints, and each is read only once."""
     life = started(root, 2, 4, keep=ALL)
     for batches in (5, 6):
         life.storage.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
@@ -90,7 +88,6 @@ def newer(document: bytes) -> bytes:
 
 
 def test_unusable_attempt_document_blocks_retention(tmp_path, caplog):
-    """Nothing is removed while the document of an attempt with kept checkpoints cannot be used."""
     for place, number, unusable in ("the parent's", 1, torn), ("a newer parent's", 1, newer), ("the own", 2, torn):
         root = tmp_path / place
         started(root, 2, 4, 6, keep=ALL)

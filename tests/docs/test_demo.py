@@ -118,7 +118,6 @@ def test_each_line_of_the_issue_can_fail(
 
 
 def test_readme_shows_what_demo_says() -> None:
-    """The test above compares every word."""
     for name in ("README.md", "README.zh-CN.md"):
         first_screen = (PROJECT / name).read_text().partition("\n## ")[0]
         assert re.search(r"!\[[^]]{50,}\]\(docs/demo\.svg\)", first_screen), name

@@ -86,7 +86,6 @@ def test_run_resumes_bit_exact_after_sigkill(root, moment):
 
 
 def test_sigkill_before_commit_link_leaves_no_commit(tmp_path):
-    """Killed between writing the temporary file of COMMIT and its link."""
     root = LocalRoot(tmp_path)
     killed_at(root, "link", "", "", "")
     assert folders(tree(root)).uncommitted == [AT_8]

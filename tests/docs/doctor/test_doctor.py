@@ -31,7 +31,6 @@ def doctor(
 
 @pytest.mark.parametrize("script", ["healthy.py", *extended("own_loop.py"), *extended("again.py")])
 def test_doctor_finds_sound_job_exact(tmp_path: Path, script: str) -> None:
-    """The run root of the job is not touched."""
     code, report, said = doctor(tmp_path, script)
     assert code == 0, (report, said)
     assert report["exact"]

@@ -13,34 +13,15 @@ import sys
 from pathlib import Path
 
 import mindspore as ms
-from mindspore import nn, ops
+from mindspore import nn
 from mindspore.communication import init
 from mindspore.train import Callback
 
 import ckptkit as ck
-from ckptkit.mindspore.digits import load_digits
+from multirank.msrun.job import Net
+from multirank.msrun.life import Digits
 
-GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 128, 16, 4
-
-
-class Digits:
-    def __init__(self) -> None:
-        self.digits = load_digits()
-
-    def __len__(self) -> int:
-        return len(self.digits.train_labels)
-
-    def __getitem__(self, index):
-        return self.digits.train_images[index], self.digits.train_labels[index]
-
-
-class Loss(nn.Cell):
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = nn.SequentialCell(nn.Flatten(), nn.Dense(64, 32), nn.ReLU(), nn.Dense(32, 10))
-
-    def construct(self, image, label):
-        return ops.cross_entropy(self.network(image), label)
+SAMPLES, GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 1438, 128, 16, 4
 
 
 class Misfortune(Callback):
@@ -67,12 +48,12 @@ def main() -> None:
     init()
     ms.set_auto_parallel_context(parallel_mode="data_parallel")
     ms.set_seed(1)
-    source = Digits()
+    source = Digits(SAMPLES)
     order = ck.data.GlobalSampler(len(source), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=1)
     samples = ck.data.Augmented(source, lambda sample, rng: sample, seed=1)
-    dataset = samples.dataset(["image", "label"], ranks=order).batch(MICRO_BATCH)
+    dataset = samples.dataset(["x", "y"], ranks=order).batch(MICRO_BATCH)
     plan = ck.plan_accumulation(GLOBAL_BATCH, order.world_size, MICRO_BATCH)
-    loss = Loss()
+    loss = Net()
     optimizer = nn.Adam(loss.trainable_params(), learning_rate=0.01)
     cell = ck.AccumulationTrainCell(loss, optimizer, plan.accumulation_steps, clip_norm=1.0)
     misfortune = Misfortune(folder, order.rank, sys.argv[2:])

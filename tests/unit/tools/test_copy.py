@@ -147,7 +147,6 @@ def test_manager_continues_on_copy_as_on_source(source, target):
 
 
 def test_copy_killed_during_update_stays_a_run(tmp_path, source, target):
-    """After a kill at any call, a start on the copy works, and the same command completes it."""
     copy(source, target)
     for checkpoint, batches in (("latest", 14), (AT_8, 11)):
         life = Life(source, keep=KeepLatest(5))
@@ -174,7 +173,6 @@ def test_copy_killed_during_update_stays_a_run(tmp_path, source, target):
 
 
 def test_files_of_killed_creates_are_removed_from_copy(source, target):
-    """Temporary files of killed creates are removed, and are not refused as foreign files."""
     left = ".COMMIT.0123456789abcdef.tmp"
     copy(source, target)
     expected = tree(target)
@@ -215,7 +213,6 @@ def test_a_kept_one_that_is_damaged_is_refused(source, target):
     ],
 )
 def test_interrupted_copy_is_no_run_and_resumes(tmp_path, source, *, side, when, action, checkpoint):
-    """After a fault at any call, a start does not take the partial copy, and the same command completes it."""
     failed_starts(source, 1)  # its document, the newest, is not the one that ends the copy
     whole = {"source": FaultyStorage(LocalStorage(source)), "target": FaultyStorage(LocalStorage(tmp_path / "whole"))}
     copy(whole["source"], whole["target"], checkpoint)

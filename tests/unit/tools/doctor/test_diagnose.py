@@ -362,7 +362,6 @@ def test_loss_alone_counts_unless_it_is_rounded():
 
 
 def test_unseen_values_are_unstable_but_no_difference():
-    """Unseen values that disagree are no difference, but the unstable ones are reported."""
     one = life([stepped(1, {"clock": "3", "level": "1"}), stepped(2, {"level": "1", "late": "1"}, {"port": "1"})])
     other = life([stepped(1, {"clock": "4", "level": "1"}), stepped(2, {"level": "1"}, {"port": "2"})])
     assert first_difference(one, other, 2) is None

@@ -120,7 +120,6 @@ def at(steps: int, k: int, size: int):
 
 @given(st.integers(2, 60), st.integers(1, 6), st.integers(1, 20), st.integers(1, 8))
 def test_deaths_follow_ascending_saves_closely(steps, k, size, kills):
-    """Saves ascend, and each death comes at its save or at most two steps later."""
     deaths = plan_deaths(at(steps, k, size), kills)
     saves = [one.save for one in deaths]
     assert saves == sorted(set(saves))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
-from pathlib import Path
 
 import pytest
-from support.runs.report_lives import grow_history, grow_short
+from support.runs.report_lives import grow_short
 
 from ckptkit.cli.commands.report import run_goodput
 from ckptkit.run.goodput import CLASSES
@@ -16,13 +15,6 @@ from ckptkit.tools.report.goodput import goodput_section
 from ckptkit.tools.report.story import read_story
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
-
-
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("history") / "vit-17"
-    grow_history(root)
-    return root
 
 
 def test_table_has_every_class_and_its_bounds(grown, capsys):
