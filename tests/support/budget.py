@@ -31,11 +31,11 @@ BUDGET = {
     "docs": (150, 60),
     "exactness": (62, 105),
     "multirank": (70, 85),
-    "unit": (750, 100),
+    "unit": (700, 100),
     "unit/manager": (320, 35),
     "unit/mindspore": (1270, 400),
     "unit/storage": (570, 30),
-    "unit/tools": (350, 80),
+    "unit/tools": (355, 80),
 }
 
 

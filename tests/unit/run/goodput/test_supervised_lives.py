@@ -270,10 +270,10 @@ def check(world: World, account: Account) -> None:
     assert not account.is_rough
 
 
-@pytest.mark.parametrize("last", SHAPES)
 @pytest.mark.parametrize("first", SHAPES)
-def test_two_lives_add_up_to_the_wall_clock(first, last):
-    check(*run([(first, 3, 4, 5), (last, 2, 3, 8), ("finished", 1, 3, 0)]))
+def test_two_lives_add_up_to_the_wall_clock(first):
+    for last in SHAPES:
+        check(*run([(first, 3, 4, 5), (last, 2, 3, 8), ("finished", 1, 3, 0)]))
 
 
 @given(
