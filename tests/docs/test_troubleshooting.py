@@ -40,6 +40,14 @@ def entries(page: Path) -> list[Entry]:
     return found
 
 
+def first_messages() -> list[str]:
+    """The messages that the Chinese page explains before its entries; in English they say it themselves."""
+    beginning = PAGES["zh"].read_text(encoding="utf-8").partition("\n## ")[0]
+    return [
+        quote for line in re.findall(r"^- (.*?)：", beginning, re.MULTILINE) for quote in re.findall(r"`([^`]+)`", line)
+    ]
+
+
 def text_of(node: ast.expr) -> str:
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else "\0"
@@ -94,6 +102,8 @@ def test_both_languages_quote_the_same_messages() -> None:
 def test_every_message_that_is_quoted_exists(texts: list[str]) -> None:
     quotes = [quote for one in entries(PAGES["en"]) for quote in one.quoted("Message")]
     assert len(quotes) > 60
+    assert len(first_messages()) >= 20
+    quotes += first_messages()
     assert [quote for quote in quotes if not re.search(r"\w{4}", quote)] == [], "too short to be found by"
     assert [quote for quote in quotes if not any(is_of(quote, text) for text in texts)] == []
 
