@@ -13,6 +13,7 @@ import pytest
 from support.process import python
 
 from ckptkit.cli.commands import demo
+from ckptkit.cli.errors import WrongUsageError
 from ckptkit.mindspore.demo import ACCUMULATION_STEPS, BATCH_SIZE, EPOCHS
 from ckptkit.mindspore.digits import load_digits
 
@@ -63,6 +64,7 @@ def test_device_shows_what_only_a_device_can(mode: str) -> None:
     assert "not promised: after a resume, mint.rand has no kernel on this device" in issue
 
 
+@pytest.mark.extended  # the test below needs no MindSpore
 def test_absent_device_is_an_error_that_says_what_to_do() -> None:
     done = run_demo("--device", "Ascend")
     assert done.returncode == 2
@@ -70,6 +72,16 @@ def test_absent_device_is_an_error_that_says_what_to_do() -> None:
     assert "npu-smi info" in done.stderr
     assert "--device CPU" in done.stderr
     assert len(done.stderr.splitlines()) <= 4
+
+
+def test_absent_device_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(folder: Path, name: str, *_: object) -> subprocess.Popen[bytes]:
+        (folder / f"{name}.trace").write_text('{"mindspore": "2.7.1", "absent": "no driver"}\n')
+        return subprocess.Popen(["true"])  # noqa: S607
+
+    monkeypatch.setattr(demo, "_start", start)
+    with pytest.raises(WrongUsageError, match=r"^MindSpore 2\.7\.1 cannot use GPU here: no driver\.\n.*nvidia-smi"):
+        demo.run_demo(None, "graph", 1, "GPU")
 
 
 def on_device() -> tuple[demo.DemoLife, list[demo.DemoLife]]:
@@ -83,38 +95,30 @@ def on_device() -> tuple[demo.DemoLife, list[demo.DemoLife]]:
     return reference, lives
 
 
-@pytest.mark.parametrize(
-    ("tampered", "line"),
-    [
-        (None, None),
-        (lambda reference, lives: lives[0].steps[3].update(parameters="x"), 0),
-        (lambda reference, lives: reference.about.update(stale=["w"]), 1),
-        (lambda reference, lives: reference.saves.append({"saved": "d", "sliced": 9, "in_place": 1}), 2),
-        (lambda reference, lives: lives[1].saves.append({"saved": "d", "sliced": 0, "in_place": 0}), 2),
-        (lambda reference, lives: lives[1].about["restored"].update(moments="those at the start"), 3),
-        (lambda reference, lives: lives[1].steps[50]["draws"].update({demo.EXACT_DRAWS[0]: "x"}), 4),
-        (
-            lambda reference, lives: [
-                line["draws"].update({demo.EXACT_DRAWS[1]: ""}) for line in lives[1].steps.values()
-            ],
-            5,
-        ),
-    ],
-)
-def test_each_line_of_the_issue_can_fail(
-    tampered: Callable[..., object] | None, line: int | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    reference, lives = on_device()
-    if tampered is not None:
-        tampered(reference, lives)
-    held = [*demo._on_device(reference, lives)]
-    assert [at for at, (holds, _) in enumerate(held) if holds is False] == ([] if line is None else [line])
-    assert [words for holds, words in held if holds is None] == [
-        "after a resume, nn.Dropout gives 0 of 131 draws again",
-        "after a resume, mint has no kernel on this device",
-    ]
-    assert demo._print_issue({"device": "CPU"}, reference, held) == (line is not None)
-    assert ("NOT HELD: " in capsys.readouterr().out) == (line is not None)
+TAMPERED: list[tuple[Callable[..., object], int | None]] = [  # with the line of the issue that does not hold then
+    (lambda reference, lives: None, None),
+    (lambda reference, lives: lives[0].steps[3].update(parameters="x"), 0),
+    (lambda reference, lives: reference.about.update(stale=["w"]), 1),
+    (lambda reference, lives: reference.saves.append({"saved": "d", "sliced": 9, "in_place": 1}), 2),
+    (lambda reference, lives: lives[1].saves.append({"saved": "d", "sliced": 0, "in_place": 0}), 2),
+    (lambda reference, lives: lives[1].about["restored"].update(moments="those at the start"), 3),
+    (lambda reference, lives: lives[1].steps[50]["draws"].update({demo.EXACT_DRAWS[0]: "x"}), 4),
+    (lambda reference, lives: [line["draws"].update({demo.EXACT_DRAWS[1]: ""}) for line in lives[1].steps.values()], 5),
+]
+
+
+def test_each_line_of_the_issue_can_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    for tamper, line in TAMPERED:
+        reference, lives = on_device()
+        tamper(reference, lives)
+        held = [*demo._on_device(reference, lives)]
+        assert [at for at, (holds, _) in enumerate(held) if holds is False] == ([] if line is None else [line])
+        assert [words for holds, words in held if holds is None] == [
+            "after a resume, nn.Dropout gives 0 of 131 draws again",
+            "after a resume, mint has no kernel on this device",
+        ]
+        assert demo._print_issue({"device": "CPU"}, reference, held) == (line is not None)
+        assert ("NOT HELD: " in capsys.readouterr().out) == (line is not None)
 
 
 def test_readme_shows_what_demo_says() -> None:

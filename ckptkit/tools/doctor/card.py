@@ -85,10 +85,12 @@ def _kill(life: TrialLife) -> dict[str, Any]:
 
 
 def _seconds(killed: TrialLife, lives: Sequence[TrialLife]) -> float | None:
-    """Return the time from a kill to the end of the first micro-step that was not done before; None without one."""
-    follower = lives[lives.index(killed) + 1] if killed is not lives[-1] else None
-    stepped = None if follower is None else follower.steps.get((killed.planned_kill or 0) + 1)
-    return None if follower is None or stepped is None else round(stepped.at - follower.began_at, 2)
+    """Return the time from a kill to the end of the first new micro-step; None without one, or without a resume."""
+    for life in lives[lives.index(killed) + 1 :][:1]:
+        stepped = life.steps.get((killed.planned_kill or 0) + 1)
+        if stepped is not None and life.begun is not None and life.begun.checkpoint is not None:
+            return round(stepped.at - life.began_at, 2)
+    return None
 
 
 def commit_of(script: Path) -> str | None:

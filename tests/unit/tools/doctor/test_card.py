@@ -66,27 +66,23 @@ def test_card_of_exact_script_says_pass_and_what_was_compared(here):
 
 
 def test_card_of_other_script_says_fail_and_the_first_difference(here):
-    text, fields = card_of(here, "unseeded", code=1)
+    """Its diagnosis is about run roots, whose folders are left out."""
+    text, fields = card_of(here, "other-root", kills=1, code=1)
     assert text.startswith("# Resume card of train.py, none: FAIL\n")
-    assert "- first difference: micro-step 3 " in text
-    assert "- diagnosis: unknown: rng/numpy" in text
-    assert (fields["status"], fields["differences"], fields["sentinels_match"]) == ("failed", "from 3 on", False)
-    assert fields["seconds_to_new_micro_step"][-1] is None  # the life that differs is the last one
-
-
-def test_card_names_no_folder_and_no_secret(here):
-    folder = here / "with a space"
-    folder.mkdir()
-    text, fields = card_of(here, str(folder / "data"), f"--data={here}/x", f"{here}/sub/y.bin", "s3://bucket/deep/key")
-    assert str(here) not in text
-    assert fields["command"].endswith("train.py data --data=x y.bin s3://bucket/deep/key")
-    text, fields = card_of(here, "other-root", code=1)
+    assert "- first difference: micro-step " in text
+    assert "- diagnosis: never-resumed: " in text
+    assert (fields["status"], fields["sentinels_match"]) == ("failed", False)
+    assert re.fullmatch(r"from \d on", fields["differences"])
+    assert fields["seconds_to_new_micro_step"] == [None]
     assert re.search(r"(?<![\w.~:/])/\w", text) is None, text
 
 
-def test_own_saves_are_on_the_card(here):
-    _, fields = card_of(here, "own", kills=1)
+def test_card_names_no_folder_of_the_command_and_has_own_saves(here):
+    folders = [str(here / "with a space/data"), f"--data={here}/x", f"{here}/sub/y.bin", "s3://bucket/deep/key"]
+    text, fields = card_of(here, "own", *folders, kills=1)
+    assert str(here) not in text
     assert "--own-saves" in fields["command"]
+    assert fields["command"].endswith("train.py own data --data=x y.bin s3://bucket/deep/key")
     assert [kill["own_saves"] for kill in fields["kills"]] == [False, True]
 
 
