@@ -57,11 +57,7 @@ _FADES = 0.998  # of the slowest micro-step, with every further one: a half afte
 
 
 class Phase(IntEnum):
-    """Says what a training process is doing.
-
-    The time before a file exists is that of `STARTING`: the interpreter, imports, the user's code up to the
-    restore.
-    """
+    """Says what a training process is doing; the time before a file exists is that of `STARTING`."""
 
     STARTING = 0
     RESTORING = 1
@@ -75,19 +71,6 @@ class Phase(IntEnum):
 
 
 _NAMES: Mapping[Phase, PhaseName] = dict(zip(Phase, get_args(PhaseName), strict=True))  # in the same order
-
-
-class _Bank(ctypes.Structure):
-    """Holds the current phase and what the earlier ones took."""
-
-    _fields_ = (
-        ("phase", ctypes.c_int64),
-        ("entered_at", ctypes.c_double),
-        ("seconds", ctypes.c_double * len(Phase)),
-    )
-    phase: int
-    entered_at: float
-    seconds: ctypes.Array[ctypes.c_double]
 
 
 class Record(ctypes.Structure):
@@ -105,7 +88,7 @@ class Record(ctypes.Structure):
     attempt: int
     trainings: int  # how many attempts the process has begun
     epoch_size: int  # in batches
-    bank: int  # which of `banks` counts
+    phase_number: int
     failed_in: int  # phase in which an error or a request to end came
     mirror_lag: int  # commits that the mirror farthest behind lacked at the end of the last micro-step or of training
     opened_at: float  # when the file was made; times are by the monotonic clock
@@ -115,7 +98,8 @@ class Record(ctypes.Structure):
     committed_seconds: float  # of `Phase.TRAINING` in this attempt when the newest commit was captured
     born_at: float  # birth of the process, or, if it trained before, the present restore
     before: ctypes.Array[ctypes.c_double]  # seconds of each phase until then
-    banks: ctypes.Array[_Bank]  # see `phase` and `seconds`
+    spent: ctypes.Array[ctypes.c_double]  # seconds of each phase; of the present one, until it began
+    offsets: ctypes.Array[ctypes.c_double]  # of the present phase: what is to be added to the time for its seconds
     root: bytes  # URL of the run root
     mirrors: bytes  # URLs, one per line, without those that cannot be found by a URL alone
     checkpoint: bytes  # that was restored; empty for a fresh start
@@ -127,8 +111,7 @@ class Record(ctypes.Structure):
 
     @property
     def phase(self) -> Phase:
-        """What the process is doing."""
-        return Phase(self.banks[self.bank & 1].phase)
+        return Phase(self.phase_number)
 
     @property
     def last_phase(self) -> Phase:
@@ -138,23 +121,26 @@ class Record(ctypes.Structure):
 
     @property
     def entered_at(self) -> float:
-        """When that began, by the monotonic clock."""
-        return self.banks[self.bank & 1].entered_at
+        return self.spent[self.phase] - self.offsets[self.phase]
 
     @property
     def last_sign_at(self) -> float:
-        """The last moment at which the process is known to have got on, by the monotonic clock."""
+        """The last moment at which the process is known to have got on."""
         return max(self.entered_at, self.stepped_at, self.sign_at)
 
     def seconds(self, until: float) -> dict[Phase, float]:
-        """Return the seconds of each phase from the making of the file up to ``until``, by the monotonic clock."""
-        bank = self.banks[self.bank & 1]
-        seconds = {phase: bank.seconds[phase] for phase in Phase}
-        seconds[Phase(bank.phase)] += max(0.0, until - bank.entered_at)
-        return seconds
+        """Return the seconds of each phase from the making of the file up to ``until``."""
+        now = self.phase
+        seconds = {phase: self.spent[phase] for phase in Phase}
+        return {**seconds, now: max(seconds[now], until + self.offsets[now])}
+
+    def enter(self, phase: Phase, now: float) -> None:
+        # A death in between loses nothing: the present phase is counted by its offset, and all others by `spent`.
+        self.spent[self.phase] = max(self.spent[self.phase], now + self.offsets[self.phase])
+        self.offsets[phase] = self.spent[phase] - now
+        self.phase_number = phase
 
     def text(self, name: str) -> str:
-        """Return one of the texts."""
         data = bytes(getattr(self, name))
         try:
             return data.decode(errors="surrogatepass")
@@ -172,7 +158,6 @@ _TYPES: dict[str, type[ctypes.c_int64 | ctypes.c_double | ctypes.Array[Any]]] = 
     "int": ctypes.c_int64,
     "float": ctypes.c_double,
     "ctypes.Array[ctypes.c_double]": ctypes.c_double * len(Phase),
-    "ctypes.Array[_Bank]": _Bank * 2,
 }
 Record._fields_ = [
     (name, ctypes.c_char * _TEXT_BYTES.get(name, 1024) if kind == "bytes" else _TYPES[kind])
@@ -203,7 +188,7 @@ def read_record(path: Path) -> Record | None:
     if len(data) != SIZE_BYTES:
         return None
     record = Record.from_buffer_copy(data)
-    return record if record.magic == _MAGIC and record.banks[record.bank & 1].phase in set(Phase) else None
+    return record if record.magic == _MAGIC and record.phase_number in set(Phase) else None
 
 
 def read_records(files: Iterable[Path]) -> list[Record]:
@@ -259,9 +244,15 @@ class HeartbeatWriter:
                 self._open(Path(folder))
         if not self._is_shown:
             self._monotonic = monotonic  # a supervisor compares the seconds with its own
-        self._begin_life()
+        # The first attempt of a process has the time since its birth, and that of restores that failed before.
+        now, record = self._monotonic(), self._record
+        birth = process_start() if record.trainings == 0 and self._monotonic is time.monotonic else None
+        self._born = now if birth is None else min(birth, now)
+        if not self._is_shown:
+            record.offsets[record.phase] = record.spent[record.phase] - now  # it may have been another clock's
+        self._before = record.seconds(now)
         for name in ("how", "error", "category", "message", "data"):
-            self._record.put(name, "")
+            record.put(name, "")
         self.enter(Phase.RESTORING)
 
     def restored(
@@ -315,19 +306,11 @@ class HeartbeatWriter:
             record.stepped_at = self._monotonic()
 
     def sign(self) -> None:
-        """Show progress in a phase without micro-steps."""
         self._record.sign_at = self._monotonic()
 
     def enter(self, phase: Phase) -> None:
-        record = self._record
         self._training = phase is Phase.TRAINING
-        now = self._monotonic()
-        old, new = record.banks[record.bank], record.banks[1 - record.bank]
-        for at, seconds in enumerate(old.seconds):
-            new.seconds[at] = seconds
-        new.seconds[old.phase] += max(0.0, now - old.entered_at)
-        new.phase, new.entered_at = phase, now
-        record.bank = 1 - record.bank  # only now: who is killed before has not entered it
+        self._record.enter(phase, self._monotonic())
 
     @contextlib.contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
@@ -340,7 +323,6 @@ class HeartbeatWriter:
 
     @contextlib.contextmanager
     def meeting(self) -> Iterator[None]:
-        """Show that this process waits for the other ranks."""
         self._record.is_meeting = 1
         try:
             yield
@@ -358,27 +340,22 @@ class HeartbeatWriter:
         return {name: seconds for name, seconds in spent.items() if seconds > 0}
 
     def committed(self, micro_step: int, training_seconds: float) -> None:
-        """Show that a checkpoint of ``micro_step`` was committed; its writer's thread may call this."""
         self._record.committed_seconds = training_seconds
         self._record.committed_step = micro_step
 
     def fail(self, error: BaseException) -> None:
         """Show the error that ends training; the first one counts."""
-        record = self._record
-        if record.error:
-            return
-        record.failed_in = record.phase
-        record.put("message", plain_line(message_of(error)))
-        record.put("category", category_of(error))
-        record.put("error", type(error).__name__)
+        if not self._record.error:
+            self.request(category_of(error), message_of(error))
+            self._record.put("error", type(error).__name__)
 
-    def request(self, request: Request, why: str) -> None:
+    def request(self, category: Request | Category, why: str) -> None:
         """Show that training was asked to end; the thread that hears signals may call this."""
         record = self._record
         if not record.error:
             record.failed_in = record.phase
             record.put("message", plain_line(why))
-            record.put("category", request)
+            record.put("category", category)
 
     def end(self, how: str, mirror_lag: int = 0) -> None:
         """Show that training has ended; the rest of the script follows."""
@@ -408,8 +385,7 @@ class HeartbeatWriter:
         rank = os.environ.get("RANK_ID", "")
         record.pid, record.rank = os.getpid(), int(rank) if rank.isascii() and rank.isdigit() else -1
         record.opened_at = self._monotonic()
-        for bank in record.banks:
-            bank.entered_at = record.opened_at
+        record.offsets[Phase.STARTING] = -record.opened_at
         self._record = record
         self._is_shown = True
         atexit.register(self._exit)
@@ -421,20 +397,7 @@ class HeartbeatWriter:
         if not self._record.how:  # a process that is killed does not get here
             self._record.put("how", "exited")
 
-    def _begin_life(self) -> None:
-        """Begin the account of one attempt; the first one of a process has the time since the process's birth.
-
-        A restore that failed began none, so that its time belongs to the next attempt.
-        """
-        now, record = self._monotonic(), self._record
-        birth = process_start() if record.trainings == 0 and self._monotonic is time.monotonic else None
-        self._born = now if birth is None else min(birth, now)
-        if not self._is_shown:
-            record.banks[record.bank & 1].entered_at = now  # it may have been another clock's
-        self._before = record.seconds(now)
-
     def _forget(self) -> None:
-        """Show nothing in a forked process."""
         self._record, self._born, self._is_shown = new_record(bytearray(SIZE_BYTES)), None, False
 
 

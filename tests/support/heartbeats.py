@@ -13,8 +13,7 @@ def record_of(phase: Phase = Phase.TRAINING, *, entered_at: float = 0.0, **field
     """A record with the given fields; texts are given as str."""
     record = new_record(bytearray(SIZE_BYTES))
     record.rank, record.ranks, record.pid = 0, 1, 100
-    for bank in record.banks:
-        bank.phase, bank.entered_at = phase, entered_at
+    record.phase_number, record.offsets[phase] = phase, -entered_at
     for name, value in fields.items():
         if isinstance(value, str):
             record.put(name, value)

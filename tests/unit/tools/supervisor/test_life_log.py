@@ -46,7 +46,7 @@ def enter(life_log: LifeLog, life) -> LifeEnded:
 
 def life_at(root, **fields):
     record = record_of(Phase.TRAINING, opened_at=4.0, entered_at=10.0, stepped_at=90.0, root=str(root), attempt=1)
-    record.banks[record.bank].seconds[Phase.RESTORING] = 6.0
+    record.spent[Phase.RESTORING] = 6.0
     return life_of(record, returncode=-9, **fields)
 
 
@@ -122,7 +122,7 @@ def trained(pid: int = 100, *, opened_at: float = 4.0, phase: Phase = Phase.TRAI
     """Of a process that was restored 6 s after it had opened the file."""
     given = {"attempt": 1, "trainings": 1, "born_at": opened_at, "entered_at": opened_at + 6.0, **fields}
     record = record_of(phase, pid=pid, opened_at=opened_at, **given)
-    record.banks[record.bank].seconds[Phase.RESTORING] = 6.0
+    record.spent[Phase.RESTORING] = 6.0
     return record
 
 
@@ -159,8 +159,8 @@ def hung(record: Record, *, phase: Phase = Phase.TRAINING, until: float = 60.0) 
 def test_hang_that_ends_when_it_is_asked_to_is_no_training():
     """A stopped process takes a step, saves and ends once it may go on."""
     record = trained(phase=Phase.ENDED, how="preempted", stepped_at=61.0)
-    record.banks[record.bank].seconds[Phase.TRAINING] = 61.0 - 10.0
-    record.banks[record.bank].entered_at = 61.0
+    record.spent[Phase.TRAINING] = 61.0 - 10.0
+    record.offsets[Phase.ENDED] = -61.0
     found = told(hung(record))
     assert (found["hung"], found["training"], found["ended"]) == (30.0, 21.0, 39.0)
 
@@ -169,7 +169,7 @@ def test_hang_belongs_to_what_the_process_did_then():
     """It hung in a save; the training before it stays training."""
     assert told(hung(trained(stepped_at=30.0)))["hung"] == 70.0
     record = trained(phase=Phase.SAVING, entered_at=30.0)
-    record.banks[record.bank].seconds[Phase.TRAINING] = 20.0
+    record.spent[Phase.TRAINING] = 20.0
     assert told(hung(record, phase=Phase.SAVING)) == {
         **{"starting": 4.0, "restoring": 6.0, "training": 20.0, "hung": 70.0}
     }
@@ -177,7 +177,8 @@ def test_hang_belongs_to_what_the_process_did_then():
 
 def test_second_training_of_a_process_has_its_own_seconds():
     record = trained(attempt=2, trainings=2, born_at=50.0, entered_at=52.0)
-    record.banks[record.bank].seconds[:] = [1.0, 6.0 + 2.0, 0.0, 3.0, 36.0, 0.0, 0.0, 0.0, 0.0]
+    record.spent[:] = [1.0, 6.0 + 2.0, 0.0, 3.0, 36.0, 0.0, 0.0, 0.0, 0.0]
+    record.offsets[Phase.TRAINING] = 36.0 - 52.0
     record.before[:] = [1.0, 6.0, 0.0, 3.0, 36.0, 0.0, 0.0, 0.0, 0.0]
     life = life_of(record)
     assert earlier_seconds(life, record) == 50.0
