@@ -31,21 +31,15 @@ class AccumulationSchedule:
     """
 
     def __init__(self, steps: AccumulationSteps) -> None:
-        self._function: Callable[[int], int] | None = None
-        self._from: tuple[tuple[int, int], ...] = ()
-        if callable(steps):
-            self._function = steps
-        elif isinstance(steps, Mapping):
-            self._from = tuple(
-                sorted(
-                    (_whole(at, 0, "a step of the schedule"), _whole(k, 1, "accumulation_steps"))
-                    for at, k in steps.items()
-                )
-            )
+        self._function = steps if callable(steps) else None
+        self._from: list[tuple[int, int]] = []
+        if not callable(steps):
+            entries = steps if isinstance(steps, Mapping) else {0: steps}
+            for at, k in entries.items():
+                self._from.append((_whole(at, 0, "a step of the schedule"), _whole(k, 1, "accumulation_steps")))
+            self._from.sort()
             if not self._from or self._from[0][0] != 0:
-                raise ValueError(f"the schedule of accumulation_steps must give K for step 0, got {dict(steps)!r}")
-        else:
-            self._from = ((0, _whole(steps, 1, "accumulation_steps")),)
+                raise ValueError(f"the schedule of accumulation_steps must give K for step 0, got {entries!r}")
         self.given = self
         self.at(0)
 
@@ -170,13 +164,10 @@ def scale_learning_rate(base: float, k: float, rule: Literal["linear", "sqrt", "
     """
     if not (base > 0 and k > 0 and math.isfinite(base) and math.isfinite(k)):
         raise ValueError(f"base and k must be finite and above 0, got {base!r} and {k!r}")
-    if rule == "linear":
-        return base * k
-    if rule == "sqrt":
-        return base * math.sqrt(k)
-    if rule == "none":
-        return base
-    raise ValueError(f'rule must be "linear", "sqrt" or "none", got {rule!r}')
+    factors = {"linear": k, "sqrt": math.sqrt(k), "none": 1}
+    if rule not in factors:
+        raise ValueError(f'rule must be "linear", "sqrt" or "none", got {rule!r}')
+    return base * factors[rule]
 
 
 def _check_positive(**numbers: int) -> None:
@@ -225,32 +216,21 @@ def shares(ranks: int, onto: int, rank: int) -> list[tuple[int, Fraction]]:
 
 
 def _refusal(progress: Progress, ranks: int, onto: int, steps: Sequence[int], done: Sequence[int]) -> str:
-    cycle = next((k for k in steps if ranks * k % onto), None)
-    if cycle is not None:
-        why = f"an update is made of {ranks} x {cycle} = {ranks * cycle} micro-batches, not divisible by {onto}"
-    elif ranks * progress.micro_step % onto:
-        whole = ranks * progress.micro_step
-        why = (
-            f"the running cycle has trained {ranks} x {progress.micro_step} = {whole} of its "
-            f"{ranks * progress.accumulation_steps} micro-batches, not divisible by {onto}"
-        )
-    else:
-        why = f"{ranks} x {progress.batches_delivered} micro-batches were trained, cut into cycles or epochs unevenly"
-    anywhere = _divisors([ranks * number for number in (*steps, *done)])
-    lines = [
-        f"a run of {ranks} ranks with accumulation_steps={progress.accumulation_steps} cannot continue with {onto} "
-        f"here: {why}. It can continue with {_words(anywhere, onto)}",
-    ]
-    at_boundary = _divisors([ranks * number for number in steps])
+    kinds = {"an update is made of": steps, "the running cycle has trained": done[:1], "there were": done[1:]}
+    kind, number = next((kind, n) for kind, numbers in kinds.items() for n in numbers if ranks * n % onto)
+    anywhere, at_boundary = (_divisors([ranks * n for n in numbers]) for numbers in ((*steps, *done), steps))
+    way_on = f"or start with {ranks} ranks as before"
     if not progress.at_boundary and at_boundary != anywhere:
-        lines.append(
+        way_on = (
             f"or, from a checkpoint at a boundary, with {_words(at_boundary, onto)}: start with the old number of "
             'ranks and Saving(mid_cycle="align"), which saves at boundaries, or "rewind", which stores where the cycle '
             "began"
         )
-    else:
-        lines.append(f"or start with {ranks} ranks as before")
-    return "; ".join(lines)
+    return (
+        f"a run of {ranks} ranks with accumulation_steps={progress.accumulation_steps} cannot continue with {onto} "
+        f"here: {kind} {ranks} x {number} = {ranks * number} micro-batches, not divisible by {onto}. It can continue "
+        f"with {_words(anywhere, onto)}; {way_on}"
+    )
 
 
 def _divisors(numbers: Iterable[int]) -> list[int]:
@@ -260,7 +240,6 @@ def _divisors(numbers: Iterable[int]) -> list[int]:
 
 
 def _words(worlds: Sequence[int], near: int) -> str:
-    """Return the worlds as text; if there are many, those around ``near``."""
     shown = sorted(sorted(worlds, key=lambda world: abs(world - near))[:_SHOWN])
     listed = ", ".join(map(str, shown))
     if len(shown) == len(worlds):
