@@ -53,7 +53,6 @@ class TensorInfo:
         return size_bytes_of(self.dtype, self.shape)
 
     def empty(self) -> Array:
-        """Return uninitialized memory for it, in the NumPy dtype of `ckptkit.core.tensors.DTYPES`."""
         return np.empty(self.shape, DTYPES[self.dtype])
 
 
@@ -74,15 +73,12 @@ class Sink(Protocol):
 
     def ready(self, name: str) -> memoryview | None:
         """Return what `buffer` would, if that memory exists already, so that it may be filled at any time; or None."""
-        ...
 
     def buffer(self, name: str) -> memoryview:
         """Return the memory of a tensor: flat, writable, unsigned bytes; called once, right before they are read."""
-        ...
 
     def done(self, name: str) -> None:
         """Take a tensor, all of whose bytes are in its memory and verified."""
-        ...
 
 
 class Buffers:
@@ -143,8 +139,7 @@ class Contents:
     def read_into(self, sink: Sink) -> None:
         """Read the tensors that ``sink`` receives, file by file, and verify each file in the same pass.
 
-        ``sink`` need not hold all at once. A file without any of them is not read. If this raises, the memory may hold
-        old, correct and wrong bytes.
+        If this raises, the memory may hold old, correct and wrong bytes.
 
         Raises:
             ValueError: If the checkpoint has no such tensor, or its size differs; some tensors may have been read.
@@ -159,12 +154,8 @@ class Contents:
         """Read parts of tensors, whatever parts were stored; restores leaves whose placement is a `Box`.
 
         For a tensor stored in parts, only the blocks that contain wanted bytes are read, and each is verified before a
-        byte of it is delivered. Any other tensor is read whole, as by `read_into`, and then cut.
-
-        Tested with cuts made by hand, because MindSpore cuts no parameters on CPU: never run on Ascend with MindSpore's
-        own layouts.
-
-        ``done`` is called with a tensor's name whenever all bytes of one of its parts are read.
+        byte of it is delivered. Any other tensor is read whole, as by `read_into`, and then cut. ``done`` is called
+        with a tensor's name whenever all bytes of one of its parts are read. Never run with MindSpore's own layouts.
 
         Raises:
             ValueError: If the checkpoint has no such tensor, a part lies outside it, or its memory has another size;

@@ -17,12 +17,10 @@ class World(Protocol):
     @property
     def rank(self) -> int:
         """Rank of this process, from 0."""
-        ...
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        ...
 
     def gather(self, message: str) -> Sequence[str]:
         """Return each rank's message, by rank; every rank receives all of them, so keep them short.
@@ -30,11 +28,9 @@ class World(Protocol):
         Raises:
             RuntimeError: If the framework notices that a rank is gone.
         """
-        ...
 
     def broadcast(self, message: str) -> str:
         """Return rank 0's message, which may be long; the others' arguments are ignored. Raises as `gather` does."""
-        ...
 
 
 @dataclass(frozen=True)

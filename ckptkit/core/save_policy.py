@@ -23,15 +23,14 @@ class SavePolicy(Protocol):
 
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
         """Return whether to save at ``progress``, ``since_last_save`` after the previous save began."""
-        ...
 
     def __or__(self, other: SavePolicy) -> SavePolicy:
         """Return a policy that is due when either is."""
-        ...
+        return AnySave((self, other))
 
 
 @dataclass(frozen=True)
-class AnySave:
+class AnySave(SavePolicy):
     """Is due when any of ``policies`` is; the result of ``|``."""
 
     policies: tuple[SavePolicy, ...]
@@ -48,7 +47,7 @@ class AnySave:
 
 
 @dataclass(frozen=True)
-class SaveEvery:
+class SaveEvery(SavePolicy):
     """Saves at regular points; give one argument, or ``optimizer_steps`` and ``interval``.
 
     A save that is skipped because the previous one is still being written waits for the next multiple. In a job of many
@@ -106,18 +105,13 @@ class SaveEvery:
         assert self.interval is not None  # noqa: S101 - __post_init__ leaves no other case
         return since_last_save >= self.interval
 
-    def __or__(self, other: SavePolicy) -> SavePolicy:
-        return AnySave((self, other))
-
     @staticmethod
     def auto(*, overhead: float = 0.01) -> SaveAuto:
         """Return a policy that chooses the interval itself, so that failures and saves together cost least.
 
-        The manager measures what a save costs, and counts the failures in the run's own events. It chooses the interval
-        by Young's and Daly's formula, in cycles, anew at each save and for all ranks at once; the interval is never
-        shorter than the storage needs to write. The first save of a run comes after its first cycle, and until the
-        first measurement each distance is twice the one before. `Saving.events` must be on, or a new start knows of no
-        earlier failure.
+        The manager measures what a save costs, and counts the failures in the run's own events, so `Saving.events` must
+        be on. It chooses the interval by Young's and Daly's formula, in cycles, anew at each save and for all ranks at
+        once; never shorter than the storage needs to write. The first save of a run comes after its first cycle.
 
         Args:
             overhead: Share of the time that saves may take as long as the run has not failed. After a failure they may
@@ -130,7 +124,7 @@ class SaveEvery:
 
 
 @dataclass(frozen=True)
-class SaveAuto:
+class SaveAuto(SavePolicy):
     """Is due at the boundary that the manager has chosen; the result of `SaveEvery.auto`."""
 
     overhead: float
@@ -147,9 +141,6 @@ class SaveAuto:
                 "joined with others by |, and not inside a policy of your own"
             )
         return progress.at_boundary and progress.cycles >= self.next_cycle
-
-    def __or__(self, other: SavePolicy) -> SavePolicy:
-        return AnySave((self, other))
 
 
 def automatic(policy: SavePolicy) -> SaveAuto | None:
@@ -177,15 +168,6 @@ def stretched(policy: SavePolicy, stall_seconds: float) -> SavePolicy:
         interval = timedelta(seconds=stall_seconds / policy.overhead)
         return replace(policy, interval=interval) if interval > policy.interval else policy
     return policy
-
-
-def may_split_cycles(policy: SavePolicy) -> bool:
-    """Return whether ``policy`` may be due between two boundaries; True for a policy of the user's own."""
-    if isinstance(policy, AnySave):
-        return any(map(may_split_cycles, policy.policies))
-    if isinstance(policy, SaveEvery):
-        return policy.optimizer_steps is None
-    return not isinstance(policy, SaveAuto)
 
 
 def _require_share(what: str, value: float) -> None:

@@ -51,7 +51,6 @@ _NAME_OF = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 
 
 def size_bytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Return the bytes of a tensor; ``dtype`` is a name in `DTYPES`."""
     return math.prod(shape) * DTYPES[dtype].itemsize
 
 
@@ -75,8 +74,8 @@ class LeafSpec:
 class Leaf(NamedTuple):
     """Holds one tensor of a checkpoint: its bits, C-contiguous, in the NumPy dtype of `DTYPES`.
 
-    Where every access to a tensor copies it (from the memory of an accelerator), ``source`` is a function that returns
-    them, for one thread at a time: the training thread, or one that waits for the save.
+    Where every access copies a tensor (from an accelerator), ``source`` is a function that returns them, for one thread
+    at a time.
     """
 
     spec: LeafSpec
@@ -151,7 +150,6 @@ def _is_bfloat16(array: Array) -> bool:
 
 
 def digest_of_bits(array: Array) -> str:
-    """Return the xxh3_128 of the bits of a C-contiguous ``array``."""
     return xxhash.xxh3_128_hexdigest(bytes_of(array).data)
 
 
@@ -173,7 +171,6 @@ def sample_of(array: Array) -> str:
 
 
 def digests_of(leaves: Sequence[Leaf]) -> dict[str, str]:
-    """Return the digest of each of ``leaves``, by name."""
     in_lanes = sum(leaf.size_bytes for leaf in leaves) >= _LANES_FROM_BYTES
     in_lanes = in_lanes and not any(callable(leaf.source) for leaf in leaves)  # these are for one thread
     threads = min(_LANES, os.cpu_count() or 1) if in_lanes else 1

@@ -116,7 +116,6 @@ def number(value: int | None) -> str:
 
 
 def when(at: datetime | None) -> str:
-    """Format a time, in UTC."""
     return "–" if at is None else at.strftime("%Y-%m-%d %H:%M:%S")
 
 

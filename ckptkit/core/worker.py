@@ -78,12 +78,8 @@ class NoThreadError(RuntimeError):
 class Worker:
     """Runs a function once, in a thread. Wherever Ctrl-C arrives in `start`, the function either runs or never does.
 
-    In a forked process, a worker that had not ended is lost.
-
-    Args:
-        run: The function; it must handle its errors.
-        name: Name of the thread.
-        gives_way: Whether the function runs beside training. What a worker starts that gives way does so, too.
+    The function handles its errors. What a worker starts that ``gives_way`` to training does so, too. In a forked
+    process, a worker that had not ended is lost.
     """
 
     def __init__(self, run: Callable[[], None], name: str, *, gives_way: bool = False) -> None:
@@ -128,7 +124,6 @@ class Worker:
         return not self._runs.setdefault("runs", False)
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` for the end of a function that was started; return whether it has ended."""
         return self._ended.wait(seconds)
 
     def join(self) -> None:
@@ -178,7 +173,6 @@ def awaited() -> Iterator[None]:
 
 
 def _give_way() -> None:
-    """Lower the priority of this thread, unless one waits for it already."""
     _lowest()  # tries it on this thread
     _GIVING_WAY.add(threading.get_native_id())
     _adapt(threading.get_native_id())
@@ -190,7 +184,6 @@ def _adapt_all() -> None:
 
 
 def _adapt(thread: int) -> None:
-    """Give a thread the priority that it should have now."""
     is_awaited = None
     try:
         usual = os.getpriority(os.PRIO_PROCESS, os.getpid())  # of the main thread
@@ -216,20 +209,12 @@ def _lowest() -> int:
 
 
 class Lanes:
-    """Runs jobs in a few threads while the caller prepares the next ones; a context manager.
+    """Runs up to ``count`` jobs at once in threads, while the caller prepares the next ones; a context manager.
 
-    When it is left, no job runs any more. No job is taken after a failure, which `submit` or `finish` raises. The
-    threads live only while it is entered, so that a fork between files loses none. Where no thread can be started, the
-    caller's does the work.
-
-    Args:
-        count: Maximum number of jobs that run at once; one more may wait, and `submit` blocks beyond that.
-        at_end: Called once after the last job, in the thread if there is only one: also if the caller leaves earlier.
-        at_stop: Called when ``stop`` opens.
-        name: Name of the threads.
-
-    Attributes:
-        stop: Opened when a job has raised or the context is left by an exception: running jobs may give up.
+    When it is left, no job runs any more. No job is taken after a failure, which `submit` or `finish` raises: ``stop``
+    opens, and running jobs may give up. The threads live only while it is entered, so that a fork between files loses
+    none. Where no thread can be started, the caller's does the work. ``at_end`` is called once after the last job, also
+    if the caller leaves earlier.
     """
 
     def __init__(
@@ -270,7 +255,6 @@ class Lanes:
             self._raise()
 
     def finish(self) -> None:
-        """Wait for all jobs."""
         self._end()
         self._raise()
 
@@ -340,15 +324,8 @@ def each_of(
 ) -> list[Result]:
     """Return the results of ``function`` for each item, in their order, from calls in several threads.
 
-    The first error of a call, or Ctrl-C, is raised after the calls under way have ended. Where no thread can be
-    started, the caller's thread does the work.
-
-    Args:
-        items: What to call it for.
-        function: Called once for each.
-        threads: How many calls are under way at most.
-        few: A number of items that is not worth a thread.
-        stop: Called once an error ends the work, so that the calls under way can end early.
+    The first error of a call, or Ctrl-C, is raised after the calls under way have ended; ``stop`` is called before, so
+    that they can end early. Where no thread can be started, or for a ``few`` items, the caller's does the work.
     """
     if len(items) <= few or threads < 2:
         return [function(item) for item in items]

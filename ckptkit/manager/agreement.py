@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 from ckptkit.core.placement import Box, fault_of_cut, tag_of
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
-from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
+from ckptkit.core.tensors import Leaf, LeafSpec, digests_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import StrictModel, canonical, digest_of
 from ckptkit.manager.heartbeat import HEARTBEAT
@@ -56,7 +56,6 @@ class RankSync:
         self._whole: tuple[str, ...] = ()
 
     def flags(self, mine: bool) -> list[bool]:
-        """Return each rank's yes or no, by rank."""
         return [word == "yes" for word in self.say("yes" if mine else "no")]
 
     def say(self, text: str) -> Sequence[str]:
@@ -169,8 +168,7 @@ def _boxes(specs: Iterable[LeafSpec]) -> _Boxes:
 
 
 def _replica_digests(leaves: Sequence[Leaf]) -> dict[str, str]:
-    replicated = (leaf for leaf in leaves if leaf.spec.placement == "replicated")
-    return {leaf.name: digest_of(bytes_of(leaf.array).data) for leaf in replicated}
+    return digests_of([leaf for leaf in leaves if leaf.spec.placement == "replicated"])
 
 
 def _as_a_whole(spec: LeafSpec) -> list[object]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.waiting import Countdown, countdown
-from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
+from ckptkit.errors import Preempted, SaveFailedError, StaleAttemptError
 from ckptkit.format.documents import StrictModel
 from ckptkit.manager.agreement import RankSync
 from ckptkit.manager.mirrors import Chain
@@ -63,26 +64,19 @@ class _LateError(Exception):
     """Raised when the grace is over."""
 
 
+@dataclass(eq=False)
 class FinalSave:
-    """Takes the final save of a training, at its end or after a preemption request."""
-
-    def __init__(
-        self,
-        *,
-        preemption: PreemptionRequest,
-        step_timing: StepTiming,
-        rank_sync: RankSync,
-        results: SaveResults,
-        mirrors: Chain,
-    ) -> None:
-        self._preemption, self._step_timing = preemption, step_timing
-        self._rank_sync, self._results, self._mirrors = rank_sync, results, mirrors
-        self._next_in = 1
-        self._failure: BaseException | None = None  # of this rank's last try
-        self.is_held = False  # training goes on, because the regular final save follows soon
-        self.is_over = False  # the final save is settled; nothing more is to be trained
-        self.is_given_up = False  # the save, or its upload, was not in time and goes on in the background
-        self.is_mirror_given_up = False  # the upload failed or was not in time; `close` must not try it again
+    preemption: PreemptionRequest
+    step_timing: StepTiming
+    rank_sync: RankSync
+    results: SaveResults
+    mirrors: Chain
+    is_held: bool = False  # training goes on, because the regular final save follows soon
+    is_over: bool = False  # the final save is settled; nothing more is to be trained
+    is_given_up: bool = False  # the save, or its upload, was not in time and goes on in the background
+    is_mirror_given_up: bool = False  # the upload failed or was not in time; `close` must not try it again
+    _next_in: int = 1
+    _failure: BaseException | None = None  # of this rank's last try
 
     def heed(self, save: SaveAll, state: Capturable, metrics: Metrics, progress: Progress) -> bool:
         """Save and end training if that was requested and it is time; return whether the end was requested.
@@ -95,20 +89,20 @@ class FinalSave:
         return verdict != "train"
 
     def verdict(self, progress: Progress) -> Verdict:
-        if not self._preemption.is_watched or self.is_over or self.is_held:
+        if not self.preemption.is_watched or self.is_over or self.is_held:
             return "train"
-        asked = self._preemption.poll()
+        asked = self.preemption.poll()
         self._next_in -= 1
-        if self._next_in > 0 or (self._rank_sync.is_alone and not asked):
+        if self._next_in > 0 or (self.rank_sync.is_alone and not asked):
             return "train"
-        said = self._rank_sync.exchange(self._sign(asked))
+        said = self.rank_sync.exchange(self._sign(asked))
         if not any(sign.asked for sign in said):
             self._next_in = said[0].next_in
             return "train"
         self._next_in = 1
         if not asked:
             rank = max(range(len(said)), key=lambda rank: (said[rank].dead_child != "", said[rank].asked))
-            self._preemption.ask(f"rank {rank} was asked to end", said[rank].dead_child)
+            self.preemption.ask(f"rank {rank} was asked to end", said[rank].dead_child)
         if progress.at_boundary:
             return "save"
         left = min(sign.left for sign in said)
@@ -121,13 +115,14 @@ class FinalSave:
         if settled.checkpoint is None:
             raise SaveFailedError(
                 f"the final save failed ({ERROR_BUDGET} in a row): {settled.why.removesuffix('.')}. Repair the "
-                f"storage. {self._preemption.account()}"
+                f"storage. {self.preemption.account()}"
             ) from self._failure
-        self._mirrors.finish(countdown(None))
+        self.mirrors.finish(countdown(None))
         return settled.checkpoint
 
     def _leave(self, save: SaveAll, state: Capturable, metrics: Metrics) -> None:
-        left = countdown(None) if self._preemption.exits else self._seconds_left
+        # With "exit", a thread ends the process at the end of the grace.
+        left = countdown(None) if self.preemption.exits else self.preemption.seconds_left
         try:
             settled = self._settle(save, state, metrics, left)
             if settled.checkpoint is not None:
@@ -137,31 +132,28 @@ class FinalSave:
             settled = _Settled(why="it was not committed within the grace period, and continues in the background")
         self._end(settled, state.progress())
 
-    def _seconds_left(self) -> float:
-        return self._preemption.left.total_seconds()
-
     def leave_after(self, checkpoint: str, progress: Progress) -> None:
         """End after the regular final save if any rank was asked to; a collective."""
-        if not self._preemption.is_watched or self.is_over:
+        if not self.preemption.is_watched or self.is_over:
             return
-        asked = self._preemption.is_asked
-        if any(self._rank_sync.flags(asked)):
+        asked = self.preemption.is_asked
+        if any(self.rank_sync.flags(asked)):
             if not asked:
-                self._preemption.ask("another rank was asked to end")
+                self.preemption.ask("another rank was asked to end")
             self._end(_Settled(checkpoint=checkpoint), progress)
 
     def _sign(self, asked: bool) -> _Sign:
-        micro_step = self._step_timing.micro_step
-        longest = max(self._results.durations, default=None)
+        micro_step = self.step_timing.micro_step
+        longest = max(self.results.durations, default=None)
         every = 1
         if micro_step is not None:
             every = int(min(_MEET_EVERY / max(micro_step, timedelta(microseconds=1)), _MOST_MICRO_STEPS))
-        if longest is not None and self._results.in_flight is not None:
+        if longest is not None and self.results.in_flight is not None:
             longest *= 2  # the save under way has to end first
         return _Sign(
             asked=asked,
-            dead_child=self._preemption.dead_child,
-            left=self._preemption.left,
+            dead_child=self.preemption.dead_child,
+            left=timedelta(seconds=self.preemption.seconds_left()),
             micro_step=micro_step,
             save=longest,
             next_in=max(1, every),
@@ -170,7 +162,7 @@ class FinalSave:
     def _settle(self, save: SaveAll, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
         """Save ``state`` in all ranks until that is committed or has failed too often; every rank returns the same."""
         settled = _Settled()
-        self._results.forgive()
+        self.results.forgive()
         for _ in range(ERROR_BUDGET):
             self._meet(left)
             self._collect()
@@ -179,8 +171,8 @@ class FinalSave:
             except SaveFailedError as refused:  # an upload's, raised once; or too many saves failed, in every rank
                 settled = _Settled(why=account_of(refused))
                 continue
-            if not self._rank_sync.leads:
-                self._preemption.recall()  # rank 0 has just reported its earlier commits
+            if not self.rank_sync.leads:
+                self.preemption.recall()  # rank 0 has just reported its earlier commits
             said = self._meet(left, handle)
             self._failure = handle.exception()
             self._collect()
@@ -201,19 +193,19 @@ class FinalSave:
         """
         while True:
             with contextlib.suppress(NotEndedError):
-                self._results.drain(timedelta(seconds=min(A_WHILE.total_seconds(), left())))
-            is_busy = self._results.busy
+                self.results.drain(timedelta(seconds=min(A_WHILE.total_seconds(), left())))
+            is_busy = self.results.busy
             mine = _Settled(is_busy=is_busy, is_late=is_busy and left() <= 0)
             if handle is not None and not is_busy:
                 mine = _settled_by(handle)
-            said = self._rank_sync.exchange(mine)
+            said = self.rank_sync.exchange(mine)
             if any(word.is_late for word in said):
                 raise _LateError
             if not any(word.is_busy for word in said):
                 return said
 
     def _end(self, settled: _Settled, progress: Progress) -> None:
-        preemption = self._preemption
+        preemption = self.preemption
         preemption.settle()
         self.is_over = True
         if settled.checkpoint is not None:
@@ -225,21 +217,18 @@ class FinalSave:
         else:
             message = f"{preemption.why}: the last save failed: {settled.why}. {preemption.account()}"
         _log.warning("%s", message)
-        self._results.tell()
+        self.results.tell()
         if preemption.exits:
             raise Preempted(message, settled.checkpoint)
 
     def _collect(self) -> None:
-        with contextlib.suppress(SaveFailedError):  # the mirror's; `_finish_mirror` reports it again
-            self._mirrors.collect(tolerate=True)
-        self._results.collect(tolerate=True)
+        self.mirrors.collect(tolerate=True)  # `_finish_mirror` reports a failure
+        self.results.collect(tolerate=True)
 
     def _finish_mirror(self, left: Countdown) -> None:
         try:
-            self._mirrors.finish(left)
-        except StaleAttemptError:
-            raise
-        except (CkptKitError, NotEndedError) as error:
+            self.mirrors.finish(left)
+        except (SaveFailedError, NotEndedError) as error:
             self.is_given_up = isinstance(error, NotEndedError)  # `close` must not wait for an upload given up here
             self.is_mirror_given_up = True  # nor begin another one: after this nothing ends the process at the grace
             _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))

@@ -60,7 +60,6 @@ class Hooks(Protocol):
     @property
     def keeps_schedule(self) -> bool:
         """Whether the schedule goes on after `step`; its saves are read as late as the fence allows then."""
-        ...
 
     def keep(self, given: KeepPolicy) -> KeepPolicy: ...
 
@@ -68,25 +67,17 @@ class Hooks(Protocol):
 
     def unrestored(self, state: Capturable, why: str) -> None:
         """Act when the restore has failed or was refused."""
-        ...
 
     def begin(self, state: Capturable, point: ResumePoint, wait: Wait) -> None: ...
 
     def step(self, state: Capturable, save: Save) -> None:
         """Act after a micro-step, in place of the schedule or, if `keeps_schedule`, before it."""
-        ...
-
-    def saving(self) -> None:
-        """Act after the schedule has begun a save."""
-        ...
 
     def look(self, state: Capturable, save: Save) -> None:
-        """Act before a save that the script asks for itself."""
-        ...
+        """Act before a save that the script asks for itself, and after the schedule has begun one."""
 
     def finished(self, progress: Progress) -> None:
         """Act after the script's final save."""
-        ...
 
 
 def hooks_of(url: str) -> Hooks | None:

@@ -51,6 +51,10 @@ _log = logging.getLogger("ckptkit")
 class CheckpointManager:
     """Saves and restores one run.
 
+    Before `restore`, and after `close`, methods that need the run raise ResumeError. A background failure reaches the
+    next call: SaveFailedError if too many saves in a row have failed (`Saving`), StaleAttemptError if another process
+    took over the run.
+
     Args:
         root: The run root: a path, a URL, or a `ckptkit.storage.Storage`.
         save: When `step` saves; default every 100 cycles, and every ten minutes if that takes at most 1 % of the time.
@@ -187,9 +191,6 @@ class CheckpointManager:
         """Watch SIGTERM, SIGUSR1 and `Preemption.when` until `close`; each requests a final save and the end.
 
         `close` restores the earlier handlers. Signals can be watched in the main thread only.
-
-        Raises:
-            ResumeError: Before `restore`.
         """
         self.live().preemption.begin()
 
@@ -208,8 +209,6 @@ class CheckpointManager:
             The save that this call started, or None.
 
         Raises:
-            SaveFailedError: If too many saves in a row have failed; see `Saving`.
-            StaleAttemptError: If another process took over the run.
             ResumeError: If no micro-step was counted since the restore, so that no save would ever be due.
             Preempted: After a signal; see `Preemption`.
         """
@@ -221,11 +220,7 @@ class CheckpointManager:
             self._run.step_timing.pause()
 
     def declare_complete(self) -> None:
-        """Declare that nothing is left to train, for the report; call it between `restore` and `close`.
-
-        Raises:
-            ResumeError: Before `restore`.
-        """
+        """Declare that nothing is left to train, for the report; call it between `restore` and `close`."""
         if self._nothing_left_at is None:
             self.live().is_complete = True
 
@@ -236,7 +231,6 @@ class CheckpointManager:
         again, unless ``metrics`` has what that checkpoint lacks: then it gets a second one, with these metrics.
 
         Raises:
-            SaveFailedError, StaleAttemptError: As in `step`.
             ResumeError: If `ckptkit.data.resumable` handed out a batch and `step` was not called after it; in any other
                 loop, if an error or a signal is being handled.
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored, for example because two
@@ -258,9 +252,6 @@ class CheckpointManager:
         """Return whether any rank wishes something, such as to stop; every rank must call it at the same point.
 
         In a job of one rank it returns ``wish`` and costs nothing.
-
-        Raises:
-            ResumeError: Before `restore`, which determines the number of ranks.
         """
         return self.live().agree(wish)
 
@@ -270,12 +261,7 @@ class CheckpointManager:
         return 1 if self._run is None else self._run.rank_sync.size
 
     def live(self) -> Run:
-        """Return the live run, for callbacks, which need more of it than the methods here.
-
-        Raises:
-            ResumeError: Before `restore`, after `close`, in a forked process, while another call is in progress, or if
-                nothing was left to train.
-        """
+        """Return the live run, for callbacks, which need more of it than the methods here."""
         self._refuse_forked()
         if self._nothing_left_at is not None:
             raise ResumeError(
@@ -305,7 +291,6 @@ class CheckpointManager:
 
         Raises:
             SaveFailedError: If the state could not be committed, or not be uploaded to the mirror.
-            StaleAttemptError: As in `step`.
             ResumeError: As in `save`.
             Preempted: After a signal, once the state is committed; see `Preemption`.
         """
@@ -322,8 +307,6 @@ class CheckpointManager:
 
         Raises:
             TimeoutError: If ``timeout`` expires; the save or upload goes on.
-            SaveFailedError: As in `step`.
-            StaleAttemptError: As in `step`.
         """
         self._refuse_forked()
         if self._run is not None:
@@ -335,8 +318,8 @@ class CheckpointManager:
         In a forked process it does nothing, because the save runs in the process that trains.
 
         Raises:
-            SaveFailedError: As in `step`; also if the newest commit cannot be uploaded to the mirror.
-            TimeoutError, StaleAttemptError: As in `wait`.
+            SaveFailedError: Also if the newest commit cannot be uploaded to the mirror.
+            TimeoutError: As in `wait`.
         """
         if not self._is_forked:
             self._close(timeout, None)

@@ -45,15 +45,7 @@ _MUCH_LAG = 10  # this many commits during one upload
 
 
 class Uploads:
-    """Uploads the commits of one attempt to one mirror.
-
-    Args:
-        mirror: The user's options.
-        local: The run root.
-        uploader: Does one upload.
-        tolerant: Whether a failure is a warning, and not raised by `collect`.
-        monotonic: Returns the time in seconds.
-    """
+    """Uploads the commits of one attempt to one mirror; if ``tolerant``, `collect` raises no failure."""
 
     def __init__(
         self,
@@ -85,12 +77,10 @@ class Uploads:
         self._unreported: BaseException | None = None
         self._stale: StaleAttemptError | None = None
         self._is_hurried = self._is_urgent = self._is_given_up = False
-        self.is_abandoned = False  # the exit does not wait for an upload, which a later start completes or removes
-        AT_EXIT.add(LastCall(self._finish_at_exit))  # before any save's callback, so it runs after them
+        self.last_call = LastCall(self._finish_at_exit)  # before any save's callback, so it runs after them
 
     @property
     def lag(self) -> int:
-        """Number of commits since the newest one that is known to be at the mirror."""
         return len(self._behind)
 
     def begin(self, parent: CheckpointName | None) -> None:
@@ -125,10 +115,6 @@ class Uploads:
             )
         if self._is_due:
             self._wake()
-
-    @property
-    def is_busy(self) -> bool:
-        return not self._idle.is_open
 
     @property
     def may_begin(self) -> bool:
@@ -186,7 +172,7 @@ class Uploads:
             self._is_given_up = True
             _log.warning("the mirror is not required, so the end does not wait for it any more: %s", error)
         finally:
-            if not self.is_busy:
+            if self._idle.is_open:
                 self._root_lock.release()
 
     def _finish(self, seconds_left: Countdown) -> None:
@@ -210,7 +196,7 @@ class Uploads:
         """Upload the newest commit now if it only waits for its time, and as fast as possible; does not wait."""
         self._uploader.pace.lift()
         self._is_urgent = True
-        if not self.is_busy and self._error is None:
+        if self._idle.is_open and self._error is None:
             self.try_again(given_up=True)
 
     def hurry(self) -> None:
@@ -219,10 +205,9 @@ class Uploads:
         self._uploader.hurry()
 
     def _finish_at_exit(self) -> None:
-        if not self.is_abandoned:
-            self._uploader.pace.lift()
-            self._uploader.hurry()
-            self.settle(countdown(None))
+        self._uploader.pace.lift()
+        self._uploader.hurry()
+        self.settle(countdown(None))
 
     def _wake(self) -> None:
         # Daemon: the interpreter joins other threads before it runs exit handlers, and a save may still come then.
@@ -242,7 +227,7 @@ class Uploads:
             raise
 
     def _give_up_start(self, worker: Worker) -> None:
-        """Clear the state of an upload whose thread could not be started, so that no call waits for it."""
+        """Let no call wait for an upload whose thread could not be started."""
         with self._lock:
             if self._worker is worker and worker.take_back():
                 self._idle.open()
@@ -319,14 +304,8 @@ class Uploads:
             error,
             "the upload of %s to the mirror %s failed (%d in a row): %s; it stays committed at %s, and training "
             "continues. The next commit is uploaded in its place; the mirror is %s behind",
-            *(
-                name,
-                self._mirror_url,
-                self._failures_in_a_row,
-                account_of(error),
-                self._local_url,
-                many(self.lag, "commit"),
-            ),
+            *(name, self._mirror_url, self._failures_in_a_row, account_of(error)),
+            *(self._local_url, many(self.lag, "commit")),
         )
 
     def _lacking(self, newest: CheckpointName, error: BaseException) -> SaveFailedError:
@@ -408,7 +387,7 @@ class Chain:
         """
         self._is_alone, self._is_ending = rank_sync.is_alone, False
         parent = CheckpointName.parse(opened.document.parent or "")
-        bringer = self._bringer_of(parent) if rank_sync.leads else None
+        bringer = self._bringer_of(parent) if rank_sync.leads else None  # who brings it to the root
         self._unsent = [parent] if parent is not None and self._away else []
         self._uploads, monotonic = [], self._monotonic
         for mirror in self._present:
@@ -516,8 +495,9 @@ class Chain:
             uploads.hurry()
 
     def abandon(self) -> None:
+        """Let the exit wait for no upload; a later start completes or removes what is half uploaded."""
         for uploads in self._uploads:
-            uploads.is_abandoned = True
+            AT_EXIT.discard(uploads.last_call)
 
     @property
     def urls(self) -> list[str]:
@@ -575,7 +555,6 @@ class Chain:
 
 
 def _fault_of(mirror: Storage) -> StorageError | None:
-    """Return why the mirror cannot be used; None if it can."""
     try:
         reach(mirror)
     except StorageError as error:

@@ -47,12 +47,10 @@ class Saving:
         window: How to take the leaves that only an update changes. ``"auto"``: the writer reads them in place until the
             fence before the update; where looking at a tensor copies it, the training thread copies a slice after each
             micro-step instead. ``"slice"``: always by slices. ``"off"``: the save itself copies everything.
-        buffer_bytes: Memory for what is copied until the fence; default a quarter of the state. If the last save showed
-            that the storage is too slow for that, copies in the background may take up to one and a half times the
-            state, but no more than half of what is free, divided by the ranks. Where the root is remote, the default
-            is enough for all of it, so that training never waits for a network. When it is full, the fence waits for
-            the writer; on a remote root it gives up the save after two minutes without progress. Memory that a save
-            itself fills at once is added.
+        buffer_bytes: Memory for what is copied after the save call; default a quarter of the state, up to one and a
+            half times the state if the last save showed that the storage is slow and half of the free memory, divided
+            by the ranks, is enough, and all of it where the root is remote. When it is full, the fence waits for the
+            writer; on a remote root it gives up the save after two minutes without progress.
         on_save: Called with the `SaveReport` of every save, by the training thread, after the save; in a job of many
             ranks only in rank 0, which commits.
         events: Whether to record below ``events/`` what ``ckptkit report`` shows: how attempts began and ended, what
@@ -90,13 +88,11 @@ class Mirror:
     Attributes:
         root: A path, a URL, or a `ckptkit.storage.Storage`.
         keep: What retention keeps at the mirror; default the same as at the run root.
-        every: A commit is uploaded if the last upload began at least this long ago, and otherwise waits for the next
-            one; the final save and `CheckpointManager.close` upload the newest commit at once.
-        bandwidth: The most bytes a second that each rank uploads to the mirror while it trains; None for no bound. The
-            final save and `CheckpointManager.close` upload as fast as they can.
+        every: The least time between the begins of two uploads; at the end, the newest commit is uploaded at once.
+        bandwidth: The most bytes a second that each rank uploads while it trains; None for no bound.
         required: Whether a start is refused when the mirror cannot be reached, and the end of the training fails when
-            the last upload does. If False, such a process goes on without this mirror, uploads nothing there, and does
-            not exclude processes on other machines that see only this mirror; the next start that reaches it does.
+            the last upload does. If False, such a process goes on without this mirror, and does not exclude processes
+            on other machines that see only this mirror.
         storage_options: For the mirror's backend.
         storage: The opened root.
 
@@ -150,12 +146,11 @@ class Preemption:
         grace: How long after the request the final save may take. SLURM and Kubernetes kill 30 s after SIGTERM by
             default.
         then: What happens once the state of the last micro-step is saved. ``"exit"``: `Preempted` ends the process with
-            code 143, so nothing after the training runs; if that does not happen within ``grace``, the process ends
-            with the same code, and the newest checkpoint is the one before. ``"return"``: ``preempted`` is True from
-            then on; ``Model.train`` returns, and a loop of one's own is expected to end. ``"off"``: nothing is watched,
-            and signals are not handled.
-        when: A second way to request the same: the path of a file, looked for once a second, whose existence is a
-            request; or a callable, called after each micro-step, that returns True.
+            code 143, so nothing after the training runs; after ``grace``, the process ends with the same code in any
+            case. ``"return"``: ``preempted`` is True from then on; ``Model.train`` returns, and a loop of one's own is
+            expected to end. ``"off"``: nothing is watched.
+        when: Requests the same: the path of a file, looked for once a second, which requests it by its existence; or a
+            callable, called after each micro-step, that returns True.
 
     Raises:
         ValueError: If one has an invalid value.
@@ -183,10 +178,9 @@ class Ranks:
         check_replicas: Whether every save, and not only the first of a start, compares the bits of what must be the
             same in all ranks; costs a digest of the state on the training thread.
         elastic: Accept a checkpoint of another number of ranks: its K, counters, data position and accumulators are
-            folded so that ranks x K x micro-batch stays, and the global order of a `ckptkit.data.GlobalSampler`
-            continues. ``accumulation_steps`` of the train cell may be those for this world, or those of the world in
-            which the run began, which are then folded. Equal up to floating-point order; the log says what is not
-            exact.
+            folded so that ranks x K x micro-batch stays. ``accumulation_steps`` of the train cell may be those for this
+            world, or those of the world in which the run began. Equal up to floating-point order; the log says what is
+            not exact.
         placement: Maps the name of a parameter to ``"replicated"``, ``"per_rank"``, or a `Box` of the whole tensor if a
             rank holds a part of it; None keeps the default. By default, what an optimizer owns, what is declared frozen
             and the loss scale are replicated; all else is per rank.

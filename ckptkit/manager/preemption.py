@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import math
 import os
 import select
 import signal
@@ -23,7 +24,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -92,8 +93,9 @@ class SignalWatch:
         self._line: _Line | None = None
         self._unseen_from_python: set[int] = set()
         self._masks = threading.local()
-        self._follows_forks = False
         self._pending = False
+        after = {"after_in_parent": self._after_fork, "after_in_child": self._after_fork_in_child}
+        os.register_at_fork(before=self._before_fork, **after)
 
     def listen(self, listener: PreemptionRequest) -> bool:
         """Deliver signals to ``listener`` from now on; outside the main thread do nothing and return False."""
@@ -101,7 +103,7 @@ class SignalWatch:
             return False
         with self._lock:  # an earlier signal may still be unread, if the last listener left in another thread
             acts = self._read()
-            self._listeners = [*self._alive(), weakref.ref(listener)]
+            self._listeners = [weakref.ref(alive) for alive in (*self._alive(), listener)]
         for act in acts:
             act()
         if self._line is None:
@@ -119,7 +121,7 @@ class SignalWatch:
         """Deliver pending signals to ``listener``, then remove it; return whether no listener is left."""
         with self._lock:
             acts = self._read()
-            self._listeners = [reference for reference in self._alive() if reference() is not listener]
+            self._listeners = [weakref.ref(alive) for alive in self._alive() if alive is not listener]
             # In between, the handler wrote to the line if it saw a listener; otherwise it called the former handler.
             acts += self._read(late=listener)
             alone, line = not self._listeners, self._line
@@ -132,15 +134,10 @@ class SignalWatch:
             line.tell(0)
         return alone
 
-    def _alive(self) -> list[weakref.ref[PreemptionRequest]]:
-        return [reference for reference in self._listeners if reference() is not None]
+    def _alive(self) -> list[PreemptionRequest]:
+        return [alive for reference in self._listeners if (alive := reference()) is not None]
 
     def _install(self) -> None:
-        if not self._follows_forks:
-            self._follows_forks = True
-            os.register_at_fork(
-                before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._after_fork_in_child
-            )
         line = self._line = _Line()
         Worker(partial(self._watch, line), "ckptkit-signals").start()
         line.former = signal.set_wakeup_fd(line.mouth.fileno(), warn_on_full_buffer=False)
@@ -202,21 +199,18 @@ class SignalWatch:
     def _read(self, *, late: PreemptionRequest | None = None) -> list[Callable[[], None]]:
         """Deliver pending signals, or to ``late`` only those that the handler took; the caller holds the lock."""
         acts = []
+        listeners = self._alive() if late is None else [late]
         for number in self._line.read() if self._line is not None else ():
             if not number & _FROM_PYTHON:
-                if late is None:
-                    self._unseen_from_python.add(number)
-                    acts += self._tell(number, [reference() for reference in self._listeners])
+                if late is not None:
+                    continue
+                self._unseen_from_python.add(number)
             elif (number := number & ~_FROM_PYTHON) in self._unseen_from_python:
                 self._unseen_from_python.discard(number)
-            else:
-                acts += self._tell(number, [reference() for reference in self._listeners] if late is None else [late])
-        return acts
-
-    def _tell(self, number: int, listeners: Sequence[PreemptionRequest | None]) -> list[Callable[[], None]]:
-        if number not in self._former:
-            return []
-        return [act for listener in listeners if listener is not None and (act := listener.heard(number)) is not None]
+                continue
+            if number in self._former:
+                acts += [listener.heard(number) for listener in listeners]
+        return [act for act in acts if act is not None]
 
     def _before_fork(self) -> None:
         if self._line is not None:  # a child without its own handlers must not write into our pipe
@@ -239,7 +233,7 @@ class SignalWatch:
 
 
 def name_of(number: int, stdin: int = 0) -> str:
-    """Return the name of a signal, for people; at a terminal, SIGTERM may be what MindSpore makes of Ctrl-C."""
+    """Return the name of a signal; at a terminal, SIGTERM may be what MindSpore makes of Ctrl-C."""
     at_terminal = number == signal.SIGTERM and os.isatty(stdin)
     return "Ctrl-C or SIGTERM" if at_terminal else signal_name(number)
 
@@ -280,8 +274,6 @@ SIGNALS = SignalWatch()
 
 
 class PreemptionRequest:
-    """Tracks the preemption request of one training."""
-
     def __init__(
         self,
         options: Preemption,
@@ -302,7 +294,7 @@ class PreemptionRequest:
         self._heard_at: float | None = None
         self._newest_before: str | None = None
         self._settled = False
-        self._looked_at: float | None = None
+        self._look_at = -math.inf  # for the file
         self.why = self.dead_child = ""
         self._dead_before: set[int] = set()  # children that nobody waited for
         self.is_watched = False
@@ -311,12 +303,10 @@ class PreemptionRequest:
     def is_asked(self) -> bool:
         return self._asked_at is not None and not self._settled
 
-    @property
-    def left(self) -> timedelta:
-        """Rest of the grace; all of it while there is no request."""
-        if self._asked_at is None:
-            return self._options.grace
-        return max(timedelta(0), self._options.grace - timedelta(seconds=self._monotonic() - self._asked_at))
+    def seconds_left(self) -> float:
+        """Return the rest of the grace; all of it while there is no request."""
+        passed = 0.0 if self._asked_at is None else self._monotonic() - self._asked_at
+        return max(0.0, self._options.grace.total_seconds() - passed)
 
     def begin(self) -> None:
         if self.is_watched or self._options.then == "off":
@@ -345,12 +335,15 @@ class PreemptionRequest:
     def poll(self) -> bool:
         """Return whether training is to end; calls the callable, and looks for the file once a second."""
         SIGNALS.attend()
-        if self._asked_at is None and self._options.when is not None and not self._settled:
-            if callable(self._options.when):
-                if self._options.when():
+        when = self._options.when
+        if self._asked_at is None and when is not None and not self._settled:
+            if callable(when):
+                if when():
                     self.ask("Preemption(when=...) says so")
-            elif self._is_there(os.fspath(self._options.when)):
-                self.ask(f"the file {os.fspath(self._options.when)} is there (remove it before the next start)")
+            elif (now := self._monotonic()) >= self._look_at:
+                self._look_at = now + _LOOK_EVERY.total_seconds()
+                if os.path.exists(when):
+                    self.ask(f"the file {os.fspath(when)} is there (remove it before the next start)")
         return self.is_asked
 
     def ask(self, why: str, dead_child: str = "") -> None:
@@ -414,7 +407,7 @@ class PreemptionRequest:
     def _enforce(self) -> None:
         with self._lock:
             while not self._settled:
-                left = self.left.total_seconds()
+                left = self.seconds_left()
                 if left <= 0:
                     break
                 self._changed.wait(left)
@@ -437,13 +430,6 @@ class PreemptionRequest:
                 os.write(_STDERR, line)
         finally:  # also if stderr is closed or its other end is gone
             os._exit(EXIT_CODE)
-
-    def _is_there(self, path: str) -> bool:
-        now = self._monotonic()
-        if self._looked_at is not None and now - self._looked_at < _LOOK_EVERY.total_seconds():
-            return False
-        self._looked_at = now
-        return os.path.exists(path)
 
 
 def dead_children() -> Iterator[tuple[int, str]]:

@@ -18,11 +18,12 @@ Callback = Callable[[], None]
 
 
 class LastCall:
-    """Calls a bound method when the interpreter exits, if its object still exists then; add it to `AT_EXIT`."""
+    """Has `AT_EXIT` call a bound method, if its object still exists then."""
 
     def __init__(self, method: Callback) -> None:
         callbacks = AT_EXIT  # the interpreter may have taken this module's names when the object goes
         self._method = weakref.WeakMethod(method, lambda _: callbacks.discard(self))
+        callbacks.add(self)
 
     def __call__(self) -> None:
         method = self._method()
@@ -120,7 +121,6 @@ def takes_denormals_as_zero() -> bool:
 
 
 def _exchange(bits: int) -> int:
-    """Set the two bits of the calling thread; return what they were."""
     environment = _environment()
     before = environment[_MXCSR] & _FTZ_AND_DAZ
     environment[_MXCSR] = environment[_MXCSR] & ~_FTZ_AND_DAZ | bits

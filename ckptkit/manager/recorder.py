@@ -14,9 +14,10 @@ import functools
 import logging
 import math
 import threading
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -44,6 +45,7 @@ from ckptkit.format.events import (
 )
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.heartbeat import HEARTBEAT
+from ckptkit.manager.preemption import EXIT_CODE
 from ckptkit.run.event_log import EventLog
 
 _log = logging.getLogger("ckptkit")
@@ -55,29 +57,13 @@ _PATIENCE = timedelta(seconds=10)  # limit of a wait for the storage
 _SHORTEST = timedelta(seconds=0.5)
 _MOST_EVENTS = 4000  # that wait for the storage; at a quarter of them they are stored
 _MOST_HELD = 128  # micro-steps whose values are not read yet
-_EXIT_OF_A_SIGNAL = 143
 FINE = 1000  # cycles with a point of their own: a large screen is one or two times as many pixels wide
 
 Values = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Says when a save took the state."""
-
-    at: float  # in seconds by the monotonic clock
-    spent: Spent  # what the seconds of the life had gone to by then
-
-
 class Recorder:
-    """Records the events of one attempt.
-
-    Args:
-        log: Stores the events; None in ranks above 0, or without events: nothing is recorded.
-        began: The first event.
-        clock: Gives the time of day.
-        monotonic: Gives seconds.
-    """
+    """Records the events of one attempt; without ``log``, nothing."""
 
     def __init__(
         self, log: EventLog | None, began: Began, *, clock: Callable[[], datetime], monotonic: Callable[[], float]
@@ -120,13 +106,14 @@ class Recorder:
         self._held.append((progress, self._clock(), settled(values), settled(cycle) if cycle else cycle))
         if len(self._held) >= _MOST_HELD:
             self._read(_MOST_HELD // 2)
-            self._store_between_commits()
+            if self._untried and not self._is_storing and self._has_paused(_ALONE):  # long without a commit
+                self._begin_storing(gives_way=True)
 
     def settle(self) -> None:
         """Read all held values; called when the device has just been waited for."""
         self._read(len(self._held))
 
-    def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...], taken: Taken) -> None:
+    def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...], taken_at: float, spent: Spent) -> None:
         """Record a commit and the checkpoints removed after it; store the waiting events if it is time."""
         with self._harmless():
             if report.checkpoint == self._last_saved:
@@ -144,11 +131,12 @@ class Recorder:
                 size_bytes=report.size_bytes,
                 skipped_saves=cost.skipped_saves,
                 uptime_seconds=self._uptime(),
-                taken_seconds=max(0.0, taken.at),
-                spent=taken.spent,
+                taken_seconds=max(0.0, taken_at),
+                spent=spent,
             )
             self._add(done, *(Removed(at=at, checkpoint=str(name), after=report.checkpoint) for name in removed))
-            if self._is_time() and not self._is_storing:
+            is_time = self.flush_next or self._has_paused(timedelta()) or self._untried >= _MOST_EVENTS // 4
+            if is_time and not self._is_storing:
                 self.flush_next = False
                 self._store_within(_PATIENCE.total_seconds())
 
@@ -199,10 +187,9 @@ class Recorder:
         for _ in range(count):
             progress, at, micro_step, cycle = self._held.popleft()
             # A device error must reach the caller: it may be a kernel's failure, which is raised only once.
-            numbers = numbers_of(micro_step), numbers_of(cycle)
             ahead = 0 if progress.at_boundary else 1
             place = CurvePlace(progress.cycles + ahead, progress.updates + ahead, progress.at_boundary, at)
-            self._curves.add(place, *numbers)
+            self._curves.add(place, numbers_of(micro_step), numbers_of(cycle))
         with self._harmless():
             self._add(*self._curves.take())
 
@@ -216,9 +203,6 @@ class Recorder:
                 del self._events[1]  # keeps the first event, which tells how the attempt began or is next to be stored
                 self._left_out += 1
 
-    def _is_time(self) -> bool:
-        return self.flush_next or self._has_paused(timedelta()) or self._untried >= _MOST_EVENTS // 4
-
     def _has_paused(self, least: timedelta) -> bool:
         """Return whether the last segment is old enough for the age of the attempt, and older than ``least``."""
         now = self._monotonic()
@@ -227,20 +211,11 @@ class Recorder:
 
     @property
     def _is_storing(self) -> bool:
-        """Whether the storage has still not accepted earlier events."""
+        """Whether the storage has not accepted earlier events yet."""
         return self._storer is not None and not (self._storer.has_ended or self._storer.is_lost)
 
-    def _store_between_commits(self) -> None:
-        """Begin to store the waiting events if no commit has done so for long; nobody waits for it."""
-        if self._untried and not self._is_storing and self._has_paused(_ALONE):
-            self._begin_storing(gives_way=True)
-
     def _store_within(self, seconds: float) -> None:
-        """Store the waiting events, and wait at most ``seconds`` for that.
-
-        A storage may retry for minutes, while the next save waits for the writer thread, and a process that exits may
-        have seconds left.
-        """
+        """Store the waiting events, and wait at most ``seconds``: a storage may retry for minutes."""
         if self._log is not None and (storer := self._begin_storing(gives_way=False)) is not None:
             storer.wait(seconds)
             if self._is_storing:
@@ -307,61 +282,17 @@ class Recorder:
 def _how_of(error: BaseException) -> How:
     if isinstance(error, StaleAttemptError):
         return "overtaken"
-    if isinstance(error, SystemExit) and error.code == _EXIT_OF_A_SIGNAL:
+    if isinstance(error, SystemExit) and error.code == EXIT_CODE:
         return "preempted"
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
 @dataclass(frozen=True)
 class CurvePlace:
-    """Locates a value in training."""
-
     cycle: int
     step: int
     ends: bool
     at: datetime
-
-
-@dataclass
-class _Means:
-    """Aggregates the means of cycles."""
-
-    total: float = 0.0
-    count: int = 0
-    low: float = math.inf
-    high: float = -math.inf
-    not_finite: int = 0
-
-    def add(self, value: float) -> None:
-        if not math.isfinite(value):
-            self.not_finite += 1
-            return
-        self.total += value
-        self.count += 1
-        self.low, self.high = min(self.low, value), max(self.high, value)
-
-    def spread(self) -> Spread:
-        mean = self.total / self.count if self.count else None
-        if mean is None or not math.isfinite(mean):
-            return Spread(mean=None, low=None, high=None, not_finite=self.not_finite + self.count)
-        return Spread(mean=mean, low=self.low, high=self.high, not_finite=self.not_finite)
-
-
-@dataclass
-class _CurveBucket:
-    first: CurvePlace
-    last: CurvePlace
-    cycles: int = 0
-    means: dict[str, _Means] = field(default_factory=dict)
-
-    def point(self) -> Point:
-        return Point(
-            at=self.last.at.isoformat(),
-            first=min(self.first.step, self.last.step),
-            last=self.last.step,
-            cycles=max(1, self.cycles),
-            values={name: means.spread() for name, means in self.means.items()},
-        )
 
 
 class Curves:
@@ -373,13 +304,17 @@ class Curves:
 
     def __init__(self, half_seen: int | None = None) -> None:
         self._half_seen = half_seen  # a cycle that began before this attempt, whose means would be wrong
-        self._names: dict[str, str] = {}
-        self._cycle: int | None = None
+        self._names: dict[str, str] = {}  # as they are stored
+        self._cycles, self._cycle = 0, -1  # how many have ended, and the last of them
+        self._points: list[Point] = []
+        # The running cycle
         self._place: CurvePlace | None = None
         self._values: dict[str, list[float]] = {}
-        self._bucket: _CurveBucket | None = None
-        self._cycles = 0
-        self._points: list[Point] = []
+        # The next point: where it begins and ends, its number of cycles, and their means
+        self._first: CurvePlace | None = None
+        self._last: CurvePlace | None = None
+        self._covered = 0
+        self._means: dict[str, array[float]] = {}
 
     def add(self, place: CurvePlace, micro_step: Mapping[str, float], cycle: Mapping[str, float]) -> None:
         if self._place is not None and self._place.cycle != place.cycle:
@@ -387,46 +322,53 @@ class Curves:
         self._place = place
         values = cycle if place.cycle == self._half_seen else {**micro_step, **cycle}
         for name, value in values.items():
-            known = self._name(name)
-            if known is not None:
-                self._values.setdefault(known, []).append(value)
+            if name not in self._names and len(self._names) < MAX_CURVES:
+                self._names[name] = plain_line(name, 128) or "?"
+            if name in self._names:
+                self._values.setdefault(self._names[name], []).append(value)
         if place.ends:
             self._end_cycle()
 
     def take(self, *, all_of_it: bool = False) -> list[Point]:
         """Return the completed points; with ``all_of_it`` also the last, incomplete one."""
         if all_of_it:
-            self._end_bucket()
+            self._end_point()
         points, self._points = self._points, []
         return points
-
-    def _name(self, name: str) -> str | None:
-        """Return the name as it is stored; None once there are too many names."""
-        if name not in self._names and len(self._names) < MAX_CURVES:
-            self._names[name] = plain_line(name, 128) or "?"
-        return self._names.get(name)
 
     def _end_cycle(self) -> None:
         place, values = self._place, self._values
         self._place, self._values = None, {}
         if place is None or not values:
             return
-        if self._bucket is None:
-            self._bucket = _CurveBucket(place, place)
         if place.cycle != self._cycle:
             self._cycle = place.cycle
             self._cycles += 1
-            self._bucket.cycles += 1
-        self._bucket.last = place
+            self._covered += 1
+        self._first, self._last = self._first or place, place
         for name, numbers in values.items():
-            self._bucket.means.setdefault(name, _Means()).add(sum(numbers) / len(numbers))
-        if self._bucket.cycles > (self._cycles - 1) // FINE:
-            self._end_bucket()
+            self._means.setdefault(name, array("d")).append(sum(numbers) / len(numbers))
+        if self._covered > (self._cycles - 1) // FINE:
+            self._end_point()
 
-    def _end_bucket(self) -> None:
-        bucket, self._bucket = self._bucket, None
-        if bucket is not None:
-            self._points.append(bucket.point())
+    def _end_point(self) -> None:
+        first, last = self._first, self._last
+        if first is not None and last is not None:
+            values = {name: _spread(means) for name, means in self._means.items()}
+            begin, cycles = min(first.step, last.step), max(1, self._covered)
+            self._points.append(
+                Point(at=last.at.isoformat(), first=begin, last=last.step, cycles=cycles, values=values)
+            )
+        self._first = self._last = None
+        self._covered, self._means = 0, {}
+
+
+def _spread(means: Sequence[float]) -> Spread:
+    finite = [mean for mean in means if math.isfinite(mean)]
+    mean = sum(finite) / len(finite) if finite else math.nan
+    if not math.isfinite(mean):
+        return Spread(mean=None, low=None, high=None, not_finite=len(means))
+    return Spread(mean=mean, low=min(finite), high=max(finite), not_finite=len(means) - len(finite))
 
 
 def settled(values: Values) -> Values:

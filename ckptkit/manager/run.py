@@ -25,13 +25,13 @@ from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.checkpoint.write import SaveRequest
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.progress import Progress, ResumePoint
-from ckptkit.core.save_policy import SavePolicy, automatic, may_split_cycles
+from ckptkit.core.save_policy import SavePolicy, automatic
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.core.stack import call_of
 from ckptkit.core.text import many
 from ckptkit.core.waiting import countdown
 from ckptkit.errors import CkptKitError, Preempted, ResumeError, StorageError
-from ckptkit.format.events import Began, How
+from ckptkit.format.events import Began, How, Spent
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName
 from ckptkit.manager.agreement import RankStatus, RankSync
 from ckptkit.manager.final_save import A_WHILE, FinalSave, Metrics
@@ -41,7 +41,7 @@ from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Ranks, Saving, System, WindowUse
 from ckptkit.manager.preemption import PreemptionRequest
 from ckptkit.manager.process import AT_EXIT, DenormalsAsZero, LastCall, show_log
-from ckptkit.manager.recorder import Recorder, Taken
+from ckptkit.manager.recorder import Recorder
 from ckptkit.manager.schedule import SaveSchedule, StepTiming
 from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults
 from ckptkit.run.attempt import OneRank, Opened, Opening
@@ -50,7 +50,7 @@ from ckptkit.run.interval import NO_HISTORY, History, read_history
 from ckptkit.run.joint_start import RankFailure, follow, lead
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.retention import Retention
-from ckptkit.run.saver import PartSaver, Saver, SaveResult
+from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.snapshot import Capturable, Handling, IncompleteStepError, StagingArea, Window
 from ckptkit.storage import Storage
@@ -63,8 +63,6 @@ _EXIT_PATIENCE = timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class Setup:
-    """Holds what a manager was made with."""
-
     storage: Storage
     mirrors: Chain
     area: StagingArea
@@ -80,8 +78,6 @@ class Setup:
 
 @dataclass(frozen=True)
 class _Moment:
-    """Holds what one rank brings to a save."""
-
     capture: Capture
     metrics: Mapping[str, float]
     replicas: str | None  # digest of what must be the same in all ranks, if that is compared
@@ -90,8 +86,6 @@ class _Moment:
 
 
 class Run:
-    """Runs one attempt, from `CheckpointManager.restore` to `CheckpointManager.close`."""
-
     def __init__(self, setup: Setup, opened: Opened, rank_sync: RankSync, *, began_at: Progress) -> None:
         saving, url = setup.saving, setup.storage.url
         self._setup, self._monotonic, self._hooks = setup, setup.system.monotonic, setup.hooks
@@ -115,14 +109,8 @@ class Run:
         def newest() -> str | None:  # without this run, which would be in a cycle of references
             return restored if saver.newest is None else str(saver.newest)
 
-        self.results = SaveResults(
-            url,
-            ERROR_BUDGET if saving.on_error == "warn" else 1,
-            saving.on_save,
-            is_alone=rank_sync.is_alone,
-            commits=rank_sync.leads,
-            newest=newest,
-        )
+        allowed = ERROR_BUDGET if saving.on_error == "warn" else 1
+        self.results = SaveResults(url, allowed, saving.on_save, rank_sync, newest=newest)
         self.preemption = PreemptionRequest(setup.preemption, newest=newest, url=url, monotonic=self._monotonic)
         self.step_timing = StepTiming(self._monotonic)
         self.schedule = SaveSchedule(
@@ -136,17 +124,8 @@ class Run:
             record=self.recorder.interval,
         )
         self.schedule.begin(began_at)
-        # Whether no save is due between two boundaries, so that accumulators are not copied.
-        self._saves_at_boundaries = saving.mid_cycle != "exact" or not may_split_cycles(setup.save)
-        self._is_prepared = False
-        self.final_save = FinalSave(
-            preemption=self.preemption,
-            step_timing=self.step_timing,
-            rank_sync=rank_sync,
-            results=self.results,
-            mirrors=self.mirrors,
-        )
-        # With "late", leaves are read only when the fence or a wait requires it, so that whatever changed them is seen.
+        self.final_save = FinalSave(self.preemption, self.step_timing, rank_sync, self.results, self.mirrors)
+        # With "late", leaves are read only when the fence or a wait requires it: whatever changes them is seen.
         is_examined = setup.hooks is not None and setup.hooks.keeps_schedule  # ``ckptkit doctor --own-saves``
         self.window_use: WindowUse | Literal["late"] = (
             "late" if saving.window == "auto" and is_examined else saving.window
@@ -160,7 +139,6 @@ class Run:
         self._reached = began_at  # at the last step or save
         self._left_at = 0  # batches delivered when a loop was left
         self._last_call = LastCall(self._exit)
-        AT_EXIT.add(self._last_call)
 
     @property
     def is_forked(self) -> bool:
@@ -191,9 +169,6 @@ class Run:
         if progress.at_boundary:
             self.schedule.see(progress.cycles)
         self.schedule.begin_cycle(state, progress)
-        if not self._is_prepared:
-            self._is_prepared = True
-            self._setup.area.prepare(state.leaves(at_boundary=self._saves_at_boundaries), self._handling())
         self._advance(progress)
         if self._hooks is not None:
             self._hooks.step(state, self._saving(state, metrics))
@@ -211,7 +186,7 @@ class Run:
                         meeting = self._meet_due(state, metrics, progress)
                         handle = self._begin(state, *meeting) if meeting is not None else None
             if self._hooks is not None and handle is not None:
-                self._hooks.saving()
+                self._hooks.look(state, self._saving(state, metrics))
         self.results.tell()
         self.step_timing.depart()
         return handle
@@ -295,7 +270,6 @@ class Run:
             raise
         finally:
             self._setup.denormals.end()  # first: what follows may raise
-            self._setup.area.end_preparing()
             self.preemption.end(quietly=quietly)
             if self._window is not None:  # training is over and does not wait: this is no stall
                 self._window.close(patient=False)  # only after a timeout is anything left to fence
@@ -335,7 +309,8 @@ class Run:
             return timedelta(0)  # the grace is over; the work under way goes on until the process ends
         if self.final_save.is_over and self.preemption.exits:
             # Everything is settled; a mirror or the events must not delay the exit beyond the grace.
-            return min(self.preemption.left, timeout if timeout is not None else timedelta.max)
+            left = timedelta(seconds=self.preemption.seconds_left())
+            return min(left, timeout if timeout is not None else timedelta.max)
         return timeout
 
     def _saving(self, state: Capturable, metrics: Metrics) -> Save:
@@ -351,7 +326,7 @@ class Run:
 
     @contextlib.contextmanager
     def _stalling(self) -> Iterator[None]:
-        with HEARTBEAT.during(Phase.SAVING), self.schedule.stalling():
+        with HEARTBEAT.during(Phase.SAVING):
             yield
         self.results.totals.stall_seconds = HEARTBEAT.spent().get("saving", 0.0)
 
@@ -381,16 +356,12 @@ class Run:
         self, state: Capturable, metrics: Metrics, progress: Progress
     ) -> tuple[_Moment, Sequence[RankStatus]] | None:
         """Meet all ranks for a save that is due; None where one is still writing, or a commit reaches the moment."""
-        stored_at, waits = self.schedule.stored_at(progress), self._setup.saving.when_busy == "wait"
-        if self.rank_sync.is_alone:  # without waiting for the device, which a capture does
-            newest = self.saver.newest
-            if newest is not None and newest.reaches(stored_at):
-                return None
-            if self.results.in_flight is not None and not waits:
-                self._skip(progress, self._monotonic())
-                return None
+        waits = self._setup.saving.when_busy == "wait"
+        if self.rank_sync.is_alone and self.results.in_flight is not None and not waits:
+            self._skip(progress, self._monotonic())  # without waiting for the device, which a capture does
+            return None
         try:
-            moment = self._moment(state, metrics, self._monotonic(), rewound=stored_at != progress)
+            moment = self._moment(state, metrics, self._monotonic(), rewound=self.schedule.is_rewound(progress))
         except IncompleteStepError:
             if not self.rank_sync.is_alone:
                 raise
@@ -497,14 +468,8 @@ class Run:
             # Before it starts: Ctrl-C may arrive once it runs, and no second save may begin beside it.
             self.results.begin(self._number, handle)
             self.saver.begin(request)
-            taken = Taken(self._monotonic(), HEARTBEAT.spent())
-            is_started = handle.start(
-                partial(self.saver.save, request),
-                partial(self._report, request, taken),
-                partial(self.recorder.failed, name, moment.capture.progress),
-                gives_way=not moment.is_final,
-            )
-            if not is_started:
+            write = partial(self._write, request, self._monotonic(), HEARTBEAT.spent())
+            if not handle.start(write, gives_way=not moment.is_final):
                 self.saver.abandon(request)
         except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
             handle.withdraw(error)
@@ -515,35 +480,39 @@ class Run:
         return handle
 
     def _confirm(self, name: CheckpointName, progress: Progress) -> SaveHandle:
-        """Let rank 0's writer look at its commit; the other ranks learn what it found as they do after a save."""
+        """Let rank 0's writer look at its commit; the other ranks learn what it finds as they do after a save."""
         report = SaveReport(str(name), progress, timedelta(0), 0, SaveCost())
         handle = SaveHandle(None)
-        if not self.rank_sync.leads:
-            self.mirrors.offer(name)
-            handle.end(report)
-            return handle
 
-        def confirmed(_: object) -> SaveReport:
+        def confirm() -> SaveReport:
+            self.saver.confirm(name)
             self.mirrors.offer(name)  # it may have lost what was uploaded, or another process may train there
             return report
 
         try:
             self.results.begin(self._number, handle)
-            handle.start(partial(self.saver.confirm, name), confirmed)
+            handle.start(confirm)
         except BaseException as error:  # Ctrl-C, as in `_begin`
             handle.withdraw(error)
             raise
         return handle
 
-    def _report(self, request: SaveRequest, taken: Taken, saved: SaveResult) -> SaveReport:
-        """Tell the others what has just been saved; in the writer's thread."""
+    def _write(self, request: SaveRequest, taken_at: float, spent: Spent) -> SaveReport:
+        """Save, in the writer's thread, and tell the others; the seconds of the life were ``spent`` until the save."""
         progress = request.staged.progress
+        try:
+            saved = self.saver.save(request)
+        except BaseException as error:
+            self.recorder.failed(request.name, progress, error)
+            raise
+        finally:
+            request.staged.release()
         if self.rank_sync.leads:
-            HEARTBEAT.committed(progress.batches_delivered, taken.spent.get("training", 0.0))
+            HEARTBEAT.committed(progress.batches_delivered, spent.get("training", 0.0))
         self.mirrors.offer(saved.checkpoint)
-        took = timedelta(seconds=self._monotonic() - taken.at)
+        took = timedelta(seconds=self._monotonic() - taken_at)
         report = SaveReport(str(saved.checkpoint), progress, took, saved.written_bytes, request.staged.cost)
-        self.recorder.saved(report, saved.removed, taken)
+        self.recorder.saved(report, saved.removed, taken_at, spent)
         return report
 
     def _handling(self) -> Handling:
@@ -614,7 +583,13 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     setup.mirrors.reach(rank_sync)
     system = setup.system
     opening = Opening(checkpoint, rewind, system.host, system.clock, system.new_token, state.is_over)
-    opened = _open(setup, opening, state)
+    opened: Opened | Contents
+    if rank_sync.is_alone:
+        opened = setup.mirrors.open(opening, OneRank(state))
+    elif rank_sync.leads:
+        opened = lead(state.world, setup.mirrors.homes, state, partial(setup.mirrors.open, opening))
+    else:
+        opened = follow(state.world, setup.mirrors.homes, state)
     progress = state.progress()
     if isinstance(opened, Contents):
         _log.info("nothing is left to train, and the run may be that of a living process: it is not taken over")
@@ -636,14 +611,6 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     )
     _say_where(setup.storage.url, point, opened.document.attempt)
     return run, point
-
-
-def _open(setup: Setup, opening: Opening, state: Capturable) -> Opened | Contents:
-    if state.world.size == 1:
-        return setup.mirrors.open(opening, OneRank(state))
-    if state.world.rank == 0:
-        return lead(state.world, setup.mirrors.homes, state, lambda leader: setup.mirrors.open(opening, leader))
-    return follow(state.world, setup.mirrors.homes, state)
 
 
 def _say_where(url: str, point: ResumePoint, attempt: int) -> None:

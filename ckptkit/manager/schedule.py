@@ -6,10 +6,9 @@ only.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from ckptkit.core.progress import Progress
@@ -25,7 +24,7 @@ from ckptkit.snapshot import Capturable
 
 _log = logging.getLogger("ckptkit")
 
-_SAVES = 8  # of which the mean stall is taken, and the mean time of a cycle
+_SAVES = 8  # of which the mean time of a cycle is taken
 _LEAST = 8  # micro-steps to remember; with a larger K a whole cycle, so that the update is included
 _SAFETY = 1.5
 _NEWS = 1.5  # by which factor the number of cycles has to change to be told
@@ -54,11 +53,8 @@ class SaveSchedule:
         self._auto = automatic(policy)
         self._results, self._history, self._record = results, history, record
         self._clock, self._monotonic = clock, monotonic
-        self._stalled_seconds = 0.0
-        self._stalling_since: float | None = None
-        self._stalls: deque[float] = deque([0.0], maxlen=_SAVES)  # at the begins of the last saves
         self._began_at = monotonic()
-        self._boundaries: deque[tuple[int, float]] = deque(maxlen=_SAVES)  # cycles and seconds, at the same begins
+        self._boundaries: deque[tuple[int, float]] = deque(maxlen=_SAVES)  # cycles and seconds at begins of saves
         self._logged_cycles: int | None = None
         self._has_told_stretch = False
         self._interval_cycles = 1 if history.interval is None else history.interval.cycles
@@ -95,7 +91,7 @@ class SaveSchedule:
     def _due_by_clock(self, progress: Progress, since: timedelta) -> bool:
         if not self._policy.due(progress, since):
             return False
-        stall = (self._stalled() - self._stalls[0]) / max(1, len(self._stalls) - 1)
+        stall = self._results.mean_stall_seconds
         longer = stretched(self._policy, stall)
         if longer == self._policy or longer.due(progress, since):
             return True
@@ -109,13 +105,13 @@ class SaveSchedule:
         if self._mid_cycle == "rewind" and progress.at_boundary:
             self._cycle_start = state.mark_cycle_start()
 
-    def stored_at(self, progress: Progress) -> Progress:
+    def is_rewound(self, progress: Progress) -> bool:
+        """Return whether a save that is due at ``progress`` stores the start of its cycle."""
         start = self._cycle_start
-        return start if start is not None and start.cycles == progress.cycles else progress
+        return start is not None and start.cycles == progress.cycles and start != progress
 
     def begun(self, cycles: int, interval: int | None) -> None:
         """Note that a save begins in all ranks, and that the next one is to come ``interval`` cycles later."""
-        self._stalls.append(self._stalled())
         if self._auto is None or interval is None:
             return
         self._interval_cycles = interval
@@ -135,27 +131,18 @@ class SaveSchedule:
         if not self._boundaries:
             self._boundaries.append((cycles, self._monotonic()))
 
-    @contextlib.contextmanager
-    def stalling(self) -> Iterator[None]:
-        """Measure how long a save keeps training waiting; may be nested."""
-        if self._stalling_since is not None:
-            yield
-            return
-        self._stalling_since = self._monotonic()
-        try:
-            yield
-        finally:
-            self._stalled_seconds, self._stalling_since = self._stalled(), None
-
-    def _stalled(self) -> float:
-        since = self._stalling_since
-        return self._stalled_seconds + (0.0 if since is None else max(0.0, self._monotonic() - since))
-
     def proposal(self, cycles: int) -> int | None:
         """Return the interval from a save at ``cycles`` on, as this rank measures it; None without `SaveEvery.auto`."""
         if self._auto is None:
             return None
-        cycle_seconds, times = self._cycle_seconds(cycles), self._times()
+        known = self._history.interval
+        cycle_seconds = None if known is None else known.cycle_seconds
+        times = None if known is None else SaveTimes(known.stall_seconds, known.took_seconds)
+        if self._boundaries and cycles > self._boundaries[0][0]:
+            first, since = self._boundaries[0]
+            cycle_seconds = max((self._monotonic() - since) / (cycles - first), 1e-6)
+        if self._results.durations:
+            times = SaveTimes(self._results.mean_stall_seconds, max(self._results.durations).total_seconds())
         if cycle_seconds is None or times is None:
             return 2 * self._interval_cycles
         failures = self._history.failures.longer(self._monotonic() - self._began_at)
@@ -163,20 +150,6 @@ class SaveSchedule:
         interval = max(1, round(choice.seconds / cycle_seconds))
         self._report(choice, interval, cycle_seconds)
         return interval
-
-    def _cycle_seconds(self, cycles: int) -> float | None:
-        if not self._boundaries or cycles <= self._boundaries[0][0]:
-            return None if self._history.interval is None else self._history.interval.cycle_seconds
-        first, since = self._boundaries[0]
-        return max((self._monotonic() - since) / (cycles - first), 1e-6)
-
-    def _times(self) -> SaveTimes | None:
-        durations = self._results.durations
-        if not durations:
-            interval = self._history.interval
-            return None if interval is None else SaveTimes(interval.stall_seconds, interval.took_seconds)
-        stall = max(0.0, self._stalled() - self._stalls[0]) / len(self._stalls)  # with the save that is beginning
-        return SaveTimes(stall, max(durations).total_seconds())
 
     def _report(self, choice: ChosenInterval, interval: int, cycle_seconds: float) -> None:
         if self._logged_cycles is not None and self._logged_cycles < _NEWS * interval < _NEWS**2 * self._logged_cycles:
@@ -208,8 +181,6 @@ _REASONS = {"failures": "the failures to expect", "overhead": "the share that sa
 
 
 class StepTiming:
-    """Measures the durations of the last micro-steps."""
-
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._seconds: deque[float] = deque(maxlen=_LEAST)

@@ -9,31 +9,24 @@ no rank may leave alone. Any thread may wait for a save; `SaveResults` belongs t
 from __future__ import annotations
 
 import logging
-import re
-import time
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
 
 from ckptkit.checkpoint.write import Staged
 from ckptkit.core.save_report import SaveReport, SaveTotals
-from ckptkit.core.waiting import LongWait
+from ckptkit.core.waiting import LongWait, countdown
 from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import CkptKitError, ResumeError, SaveFailedError, StaleAttemptError
+from ckptkit.manager.agreement import RankSync
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.process import AT_EXIT
 
 _log = logging.getLogger("ckptkit")
-_Saved = TypeVar("_Saved")
 _GLANCE_SECONDS = 0.5
 _SLICE_SECONDS = 0.005
 _DURATIONS = 8
-_UNASKED = (
-    "the last background save failed, and the program ended without checking its result: %s. What was committed before "
-    "is untouched"
-)
 _LONG = timedelta(minutes=10)  # without an end of the save under way, while others are due
 
 
@@ -54,7 +47,6 @@ class SaveHandle:
         self._ended = Latch()
         self._report: SaveReport | None = None
         self._error: BaseException | None = None
-        self._unasked: Callable[[], None] | None = None  # logs a failure that nobody has asked for
 
     @property
     def writes(self) -> bool:
@@ -87,8 +79,7 @@ class SaveHandle:
         """Wait for the end and return the save's error or None; raises TimeoutError as `result` does."""
         if not self._ended.is_open:
             self._wait(timeout)
-        if self._unasked is not None:
-            AT_EXIT.discard(self._unasked)
+        AT_EXIT.discard(self.finish)
         return self._error
 
     def report(self, timeout: timedelta | None = None) -> SaveReport:
@@ -100,34 +91,21 @@ class SaveHandle:
         return self._report
 
     def end(self, outcome: SaveReport | BaseException) -> None:
-        """Set the outcome, from the code that runs the save; a failure that nobody asks for is logged at exit."""
+        """Set the outcome, from the code that runs the save."""
         # The latch opens last, whatever a signal interrupts here: without an outcome the save would count as committed.
-        if not isinstance(outcome, BaseException):
-            self._report = outcome
-            self._ended.open()
-            return
-        try:
-            # First: another thread may ask as soon as the save has ended. As text: the error would keep the state.
-            self._unasked = partial(_log.warning, _UNASKED, account_of(outcome).rstrip("."))
-            AT_EXIT.add(self._unasked)
-        finally:
+        if isinstance(outcome, BaseException):
             self._error = outcome
-            self._ended.open()
+        else:
+            self._report = outcome
+            AT_EXIT.discard(self.finish)
+        self._ended.open()
 
-    def start(
-        self,
-        save: Callable[[], _Saved],
-        report: Callable[[_Saved], SaveReport],
-        failed: Callable[[BaseException], None] = lambda error: None,
-        *,
-        gives_way: bool = True,
-    ) -> bool:
-        """Run ``save``, and then ``report`` or ``failed``, in a thread that ``gives_way`` to training; return True.
+    def start(self, write: Callable[[], SaveReport], *, gives_way: bool = True) -> bool:
+        """Run ``write`` in a thread that ``gives_way`` to training; return True.
 
         If no thread can be started, that is a failed save like any other, and the return value is False.
         """
-        # Daemon: the interpreter joins other threads before it runs exit handlers, but this one may need slices.
-        self._worker = Worker(partial(self._run, save, report, failed), "ckptkit-writer", gives_way=gives_way)
+        self._worker = Worker(partial(self._run, write), "ckptkit-writer", gives_way=gives_way)
         AT_EXIT.add(self.finish)
         try:
             self._worker.start()
@@ -148,9 +126,15 @@ class SaveHandle:
             self._ended.open()
 
     def finish(self) -> None:
-        """Wait for the end; runs at interpreter exit, before the log of a failure."""
+        """At interpreter exit, wait for the end, and log a failure that nobody has asked for."""
         if not self._ended.is_open:
             self._wait(None)
+        if self._error is not None:
+            _log.warning(
+                "the last background save failed, and the program ended without checking its result: %s. What was "
+                "committed before is untouched",
+                account_of(self._error).rstrip("."),
+            )
 
     def _take_back(self) -> bool:
         if self._ended.is_open or not (self._worker is None or self._worker.take_back()):
@@ -163,47 +147,29 @@ class SaveHandle:
         if self._staged is not None:
             self._staged.release()
 
-    def _run(
-        self,
-        save: Callable[[], _Saved],
-        report: Callable[[_Saved], SaveReport],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        outcome: SaveReport | BaseException
+    def _run(self, write: Callable[[], SaveReport]) -> None:
         try:
-            try:
-                saved = save()
-            except BaseException as error:
-                failed(error)
-                raise
-            finally:
-                if self._staged is not None:
-                    self._staged.release()
-            outcome = report(saved)
+            self.end(write())
         except BaseException as error:  # noqa: BLE001 - every error belongs to the handle
-            outcome = error
-        try:
-            self.end(outcome)
-        finally:
-            AT_EXIT.discard(self.finish)
+            self.end(error)
 
     def _wait(self, timeout: timedelta | None) -> None:
         staged = self._staged
-        until = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        seconds_left = countdown(timeout)
         size_bytes = 0 if staged is None else sum(shard.size_bytes for shard in staged.shards)
         wait = LongWait("writing the checkpoint", size_bytes)
         with awaited():
             while True:
-                left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
                 if not self._advance():  # otherwise a writer that needs slices would wait forever
                     raise ResumeError(
                         "the save under way cannot be waited for here: its fence, or a copy for it, is in progress in "
                         "this thread, below a signal handler. Set a flag there, and wait when that call has returned"
                     )
-                self._ended.wait(min(left, _SLICE_SECONDS) if staged is not None and staged.by_slices else left)
+                glance = _SLICE_SECONDS if staged is not None and staged.by_slices else _GLANCE_SECONDS
+                self._ended.wait(min(glance, seconds_left()))
                 if self._has_ended():
                     return
-                if until is not None and time.monotonic() >= until:
+                if not seconds_left():
                     raise NotEndedError(
                         f"the save under way has not ended within {timeout}; it continues in the background"
                     )
@@ -229,47 +195,34 @@ class SaveHandle:
 
 
 class SaveResults:
-    """Takes the outcome of each of a manager's saves, once.
-
-    Args:
-        url: The run root, for messages.
-        failures_allowed: Training ends at this many consecutive failed saves.
-        on_save: Called with the report of every committed save.
-        is_alone: Whether the job has one rank.
-        commits: Whether this rank commits.
-        newest: Returns the newest checkpoint of the run, if there is one.
-
-    Attributes:
-        in_flight: The last save, until its outcome is taken.
-        skipped_saves: Number of writes during which another save was due and skipped.
-        totals: Total cost of the saves.
-        durations: Durations of the last committed saves.
-        end: In a job of many ranks, the error with which training must end.
-        lost: Number of the last save whose part this rank could not write, and the reason.
-    """
+    """Takes the outcome of each of a manager's saves, once; ``failures_allowed`` in a row end training."""
 
     def __init__(
         self,
         url: str,
         failures_allowed: int,
         on_save: Callable[[SaveReport], None] | None,
+        rank_sync: RankSync,
         *,
-        is_alone: bool = True,
-        commits: bool = True,
         newest: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._url, self._failures_allowed, self._on_save = url, failures_allowed, on_save
-        self._is_alone, self._commits, self._newest = is_alone, commits, newest
+        self._is_alone, self._commits, self._newest = rank_sync.is_alone, rank_sync.leads, newest
         self._failures_in_a_row = self._number = 0
         self._unreported: list[SaveReport] = []
         self._skipped_during: SaveHandle | None = None
         self._warn_after = _LONG
-        self.in_flight: SaveHandle | None = None
-        self.skipped_saves = 0
+        self.in_flight: SaveHandle | None = None  # until its outcome is taken
+        self.skipped_saves = 0  # writes during which another save was due and skipped
         self.totals = SaveTotals()
-        self.durations: deque[timedelta] = deque(maxlen=_DURATIONS)
-        self.end: CkptKitError | None = None
-        self.lost: tuple[int, str] | None = None
+        self.durations: deque[timedelta] = deque(maxlen=_DURATIONS)  # of the last committed saves
+        self.stall_seconds: deque[float] = deque(maxlen=_DURATIONS)  # of the same saves
+        self.end: CkptKitError | None = None  # in a job of many ranks, the error with which training must end
+        self.lost: tuple[int, str] | None = None  # number of the last save whose part was not written, and the reason
+
+    @property
+    def mean_stall_seconds(self) -> float:
+        return max(0.0, sum(self.stall_seconds) / max(1, len(self.stall_seconds)))
 
     @property
     def busy(self) -> bool:
@@ -293,8 +246,6 @@ class SaveResults:
                     "a save is due and skipped, because the previous one is still being written; later skips are "
                     "counted"
                 )
-            elif re.fullmatch("10+", str(self.skipped_saves)):  # a busy disk does not flood the log
-                _log.info("%d saves were due while the previous one was still being written", self.skipped_saves)
         if lasted >= self._warn_after:
             self._warn_after = 2 * lasted
             _log.warning(
@@ -340,6 +291,7 @@ class SaveResults:
                 report = handle.report()
                 self.totals.add(report)
                 self.durations.append(report.took)
+                self.stall_seconds.append(report.cost.stall_seconds)
                 if self._commits and self._on_save is not None:
                     self._unreported.append(report)
         elif isinstance(error, StaleAttemptError):

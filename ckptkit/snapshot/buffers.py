@@ -43,12 +43,9 @@ class Buffer:
 class BufferPool:
     """Owns the buffers of one manager.
 
-    Attributes:
-        lock: Guards everything that several threads share in a window. Written in C: Ctrl-C that arrives while
-            `threading.Condition`, which is Python code, has just taken its lock would leave it taken for ever.
-        changed: Notified when a buffer is returned; of ``lock``.
-        limit_bytes: Most memory to use, unless a capture itself needs more, or the writer waits for a slice and frees
-            nothing before it; at least one buffer.
+    ``lock`` guards everything that several threads share in a window. It is written in C: Ctrl-C that arrives while
+    `threading.Condition`, which is Python code, has just taken its lock would leave it taken for ever. ``limit_bytes``
+    is exceeded where a capture itself needs more, or the writer waits for a slice and frees nothing before it.
     """
 
     def __init__(self) -> None:
@@ -60,7 +57,6 @@ class BufferPool:
 
     @property
     def made_bytes(self) -> int:
-        """Memory of all buffers, in use or not."""
         return len(self._made) * BUFFER_BYTES
 
     def take(self, limit_bytes: int | None = None, *, beyond_limit: bool = False) -> Buffer | None:
@@ -73,11 +69,10 @@ class BufferPool:
                 return None
         return self._make()
 
-    def make_one(self, size_bytes: int, limit_bytes: int | None = None) -> bool:
+    def make_one(self, size_bytes: int, limit_bytes: int) -> bool:
         """Make a free buffer within ``limit_bytes`` and return True, unless there are some for ``size_bytes``."""
         with self.lock:
-            is_limited = limit_bytes is not None and self.made_bytes + BUFFER_BYTES > limit_bytes
-            if self.made_bytes >= size_bytes or is_limited:
+            if self.made_bytes >= size_bytes or self.made_bytes + BUFFER_BYTES > limit_bytes:
                 return False
         buffer = self._make()
         with self.lock:

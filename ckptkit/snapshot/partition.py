@@ -20,8 +20,6 @@ _NOT_CUT = 32  # a leaf below this fraction of a share goes to one rank, which h
 
 @dataclass(frozen=True)
 class Part:
-    """Says what to store of a leaf."""
-
     place: int  # index of the leaf in the capture
     spec: LeafSpec  # the leaf's own if all of it is stored
     first: int = 0  # index, in C order, of the leaf's element with which the part begins
@@ -98,7 +96,6 @@ class _Share:
 
 
 def _row_bytes(spec: LeafSpec) -> int:
-    """Return the number of bytes between two offsets where the leaf may be cut."""
     return spec.size_bytes // next((size for size in spec.shape if size > 1), 1)
 
 

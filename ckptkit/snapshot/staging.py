@@ -21,14 +21,13 @@ import numpy as np
 from ckptkit.core.contents import Capture
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of, sample_of
-from ckptkit.core.worker import NoThreadError, Worker, each_of
+from ckptkit.core.worker import each_of
 from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes, Extent, Piece
 from ckptkit.snapshot.partition import Part, partition, taken
-from ckptkit.snapshot.window import CopyAhead, Window, WindowPace
+from ckptkit.snapshot.window import CopyAhead, Window
 
 _log = logging.getLogger("ckptkit")
-_FEW_BYTES = 32 << 20  # first touched in 24 to 29 ms on a virtual machine
 _LANES = 4  # more would compete for the memory's bandwidth
 _LANES_FROM_BYTES = 16 << 20  # less is not worth threads
 _WINDOWS_KEPT = 8  # whose memory is kept
@@ -37,22 +36,13 @@ _PLANS_KEPT = 4  # with accumulators and without, and both again after a leaf wa
 
 @dataclass(frozen=True)
 class Handling:
-    """Says how to treat the leaves of one capture.
+    """Says how to treat the leaves of one capture."""
 
-    Attributes:
-        copy_all: Copy everything at once, because code other than the train cell may write at any time.
-        by_slices: Let only the training thread access live memory, slice by slice.
-        demoted: Names of leaves that changed although they were to stay; they are copied.
-        settled: Names of frozen leaves that this attempt has already written.
-        rank: Rank whose share of the capture is staged.
-        ranks: Number of ranks.
-    """
-
-    copy_all: bool = False
-    by_slices: bool = False
-    demoted: frozenset[str] = frozenset()
-    settled: frozenset[str] = frozenset()
-    rank: int = 0
+    copy_all: bool = False  # at once, because code other than the train cell may write at any time
+    by_slices: bool = False  # only the training thread may access live memory
+    demoted: frozenset[str] = frozenset()  # leaves that changed although they were to stay: they are copied
+    settled: frozenset[str] = frozenset()  # frozen leaves that this attempt has already written
+    rank: int = 0  # whose share of the capture is staged
     ranks: int = 1
 
 
@@ -67,8 +57,6 @@ class _CopiedLeaves:
 
 @dataclass(frozen=True)
 class _InPlace:
-    """Names a leaf that is not copied, by its index in the capture."""
-
     leaf: int
     size_bytes: int
     held: bool
@@ -87,13 +75,8 @@ class _Plan:
 class StagingArea:
     """Owns the buffers and plans of one manager.
 
-    Args:
-        buffer_bytes: Memory for what the fence copies, None for a quarter of the state, and for copies ahead as much
-            as they need, if that is free; a capture that has to copy more takes what it needs.
-        monotonic: Gives seconds.
-        is_remote: Whether the writer may be slow or stop for minutes. With None for ``buffer_bytes`` the memory is then
-            enough for the whole state. A fence with full buffers gives up the save if nothing moves.
-        free_bytes: Returns how much memory is free, None if unknown.
+    ``buffer_bytes`` bounds what the fence copies; a capture that has to copy more takes what it needs. Where the root
+    is remote, a fence with full buffers gives up the save if nothing moves.
     """
 
     def __init__(
@@ -106,7 +89,7 @@ class StagingArea:
     ) -> None:
         self._free_bytes = free_bytes
         self._last: CopyAhead | None = None
-        self._pace: WindowPace | None = None
+        self._pace: float | None = None
         self._limits: deque[int] = deque(maxlen=_WINDOWS_KEPT)
         self._largest_bytes = 0
         self._buffer_bytes = buffer_bytes
@@ -114,7 +97,6 @@ class StagingArea:
         self._is_remote = is_remote
         self._pool = BufferPool()
         self._plans: list[_Plan] = []
-        self._prepares = True
 
     def open(self, capture: Capture, cost: SaveCost, handling: Handling) -> Window:
         """Open a window on what this rank stores of ``capture``; ValueError if a name is reserved or twice there."""
@@ -146,38 +128,15 @@ class StagingArea:
             monotonic=self._monotonic,
             gives_up=self._is_remote,
         )
-        self._pace = (self._last and self._last.pace) or self._pace
+        if self._last is not None and self._last.pace is not None:
+            self._pace = self._last.pace
         self._last = window.ahead
         window.ahead.expect(self._pace)
         self._limit(window.ahead, plan.size_bytes, handling.ranks, copying.taken_bytes)
         return window
 
-    def prepare(self, leaves: Sequence[Leaf], handling: Handling) -> None:
-        """Make what the first save copies into, in a thread; nothing if that is little.
-
-        The first touch of memory takes many times as long as a copy into it (on virtual machines, seconds per GB).
-        """
-        mine = partition([leaf.spec for leaf in leaves], handling.rank, handling.ranks)
-        stored = (_stored_as(part.spec, handling) for part in mine)
-        size_bytes = sum(spec.size_bytes for spec in stored if not _is_read_in_place(spec, handling))
-        if size_bytes >= _FEW_BYTES:
-            try:
-                Worker(partial(self._make_buffers, size_bytes), "ckptkit-memory", gives_way=True).start()
-            except NoThreadError as error:
-                _log.debug("the first save makes its own memory: %s", error)
-
-    def end_preparing(self) -> None:
-        self._prepares = False
-
-    def _make_buffers(self, size_bytes: int) -> None:
-        try:
-            while self._prepares and self._pool.make_one(size_bytes):
-                pass
-        except (OSError, MemoryError) as error:
-            _log.info("there is no memory to prepare the first save with, which will make its own: %s", error)
-
     def _limit(self, ahead: CopyAhead, size_bytes: int, ranks: int, taken_bytes: int) -> None:
-        """Set the limits of memory: what the capture has taken, and what later copies may take."""
+        """Set the limits of memory for what the capture has taken and later copies may take."""
         margin_bytes = ahead.lacking_bytes // 8 + BUFFER_BYTES if ahead.lacking_bytes else 0
         wanted_bytes = min(_all_of(size_bytes), ahead.lacking_bytes + margin_bytes)
         if self._buffer_bytes is not None:
@@ -213,7 +172,9 @@ class StagingArea:
                 return plan
         mine = partition(specs, handling.rank, handling.ranks)
         places = {part.spec.name: place for place, part in enumerate(mine)}
-        stored = [_stored_as(part.spec, handling) for part in mine]
+        stored = [
+            replace(part.spec, lifetime="micro") if part.spec.name in handling.demoted else part.spec for part in mine
+        ]
         shards = plan_shards(stored, rank=handling.rank, ranks=handling.ranks)
         parts = [list(_parts(shard, places, handling)) for shard in shards]
         plan = _Plan(specs, handling, mine, shards, parts, sum(part.spec.size_bytes for part in mine))
@@ -253,13 +214,12 @@ class _Copying:
 
     def run(self) -> None:
         threads = min(_LANES, os.cpu_count() or 1) if self._planned_bytes >= _LANES_FROM_BYTES else 1
-        each_of(self._by_buffer, _make, threads=threads, few=1)
+        each_of(self._by_buffer, lambda copies: [make() for make in copies], threads=threads, few=1)
         self._cost.copied_bytes += self._planned_bytes
         self._planned_bytes = 0
         self._by_buffer = [[]]  # the last buffer may have room
 
     def _with_room(self, size_bytes: int, alignment_bytes: int) -> Bytes:
-        """Return all free memory of a buffer that has room for ``size_bytes``."""
         buffer = self.buffer
         if buffer is not None:
             buffer.filled_bytes += -buffer.filled_bytes % alignment_bytes
@@ -280,11 +240,6 @@ class _Copying:
         self._by_buffer[-1].append(copy)
 
 
-def _make(copies: Sequence[Callable[[], object]]) -> None:
-    for make in copies:
-        make()
-
-
 def _samples(plan: _Plan, leaves: Sequence[Leaf]) -> dict[str, str]:
     """Return, by name, samples of the weights that are read in place: all of it that a forward pass reaches.
 
@@ -302,10 +257,6 @@ def _samples(plan: _Plan, leaves: Sequence[Leaf]) -> dict[str, str]:
 def _all_of(size_bytes: int) -> int:
     """Return memory for a whole state: buffers have gaps, and unneeded ones are not made."""
     return size_bytes + size_bytes // 2
-
-
-def _stored_as(spec: LeafSpec, handling: Handling) -> LeafSpec:
-    return replace(spec, lifetime="micro") if spec.name in handling.demoted else spec
 
 
 def _parts(shard: Shard, places: dict[str, int], handling: Handling) -> Iterator[_CopiedLeaves | _InPlace]:

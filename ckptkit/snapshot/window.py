@@ -3,8 +3,7 @@
 Every byte that the writer gets is as it was at the capture, wherever training and storage stall. The writer reads live
 memory without a lock and then checks whether the fence has overtaken it; if so, it discards what it read and takes the
 copy. The fence waits for the writer only for memory. On a remote storage, a fence that waits while nothing moves gives
-up the save, and so does a writer that waits for slices from a thread that has ended. In a forked process, a window is
-over.
+up the save. In a forked process, a window is over.
 
 `Window.open_shard` and `read` are for the writer; `advance` and `release` for any thread that waits for the save;
 everything else for the training thread. The pool's condition guards what they share, with the thread of `CopyAhead`;
@@ -21,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 from pydantic import JsonValue
@@ -44,21 +43,6 @@ _STANDSTILL = (
     "the save was abandoned so that training could continue: its buffers were full, and the storage accepted "
     f"nothing for {_STANDSTILL_SECONDS:.0f} s. Increase Saving(buffer_bytes=...), or check the storage"
 )
-_NO_TRAINER = (
-    f"the save was abandoned: the training thread has ended, and for {_STANDSTILL_SECONDS:.0f} s nothing has waited "
-    "for the save, which still needs state from it. Call close(), or use the manager as a context manager"
-)
-
-
-class WindowPace(NamedTuple):
-    """Says how one window went."""
-
-    bytes_per_second: float
-    micro_step_seconds: float
-
-    def lacking_bytes(self, live_bytes: int, micro_steps: int) -> int:
-        expected_bytes = int(_CAUTION * self.bytes_per_second * self.micro_step_seconds * micro_steps)
-        return max(0, live_bytes - expected_bytes)
 
 
 class _Filler:
@@ -145,14 +129,6 @@ class CopyAhead(_Filler):
     It copies from the end, as the fence does, without a lock, as the writer reads; and discards the copy
     if the fence has come meanwhile: so nothing ever waits for it, and no copy is of a later moment than the capture. It
     also measures the window's pace. Whoever calls `note_read`, `end` or `release` holds the pool's lock.
-
-    Attributes:
-        lacking_bytes: How much the writer will probably not have read when the fence comes.
-        memory_bytes: How much all buffers need for that.
-        limit_bytes: How much all buffers may take for that.
-        free_bytes: Returns how much memory is free, None if unknown; it may hang, so only the thread asks.
-        ranks: Number of ranks, which may all be on this machine.
-        pace: How the window went, once the fence has come; None if that is unknown.
     """
 
     def __init__(
@@ -164,12 +140,13 @@ class CopyAhead(_Filler):
         cost: SaveCost,
         monotonic: Callable[[], float],
     ) -> None:
-        self.lacking_bytes = self.memory_bytes = self.limit_bytes = 0
-        self.free_bytes: Callable[[], int | None] = lambda: None
-        self.ranks = 1
+        self.lacking_bytes = 0  # what the writer will probably not have read when the fence comes
+        self.memory_bytes = self.limit_bytes = 0  # what all buffers need for that, and may take
+        self.free_bytes: Callable[[], int | None] = lambda: None  # it may hang, so only the thread asks
+        self.ranks = 1  # that may all be on this machine
         self._free_at_first: int | None = None
         self._allowed_bytes = 0  # beyond the pool's own limit
-        self.pace: WindowPace | None = None
+        self.pace: float | None = None  # bytes that the writer read in a micro-step, once the fence has come
         super().__init__(pool, cost)
         self._extents = tuple(extents)
         self._micro_steps = max(1, progress.accumulation_steps - progress.micro_step)
@@ -177,10 +154,10 @@ class CopyAhead(_Filler):
         self._has_ended = self._is_released = self._is_measured = False
         self._opened_at = self._read_at = monotonic()
 
-    def expect(self, pace: WindowPace | None) -> None:
+    def expect(self, pace: float | None) -> None:
         """Set ``lacking_bytes`` for a window that goes as the one before; call it before the writer begins."""
         live_bytes = sum(extent.live_to - extent.live_from for extent in self._extents)
-        lacking_bytes = 0 if pace is None else pace.lacking_bytes(live_bytes, self._micro_steps)
+        lacking_bytes = 0 if pace is None else max(0, live_bytes - int(_CAUTION * pace * self._micro_steps))
         # The writer reads the rest in place, however slow it was, and shows its pace.
         self.lacking_bytes = min(lacking_bytes, live_bytes - live_bytes // 16)
 
@@ -206,7 +183,7 @@ class CopyAhead(_Filler):
         # A save that has ended without having read everything has failed, and tells nothing.
         if self._extents and read_seconds > 0 and (all_read or not self._is_released):
             micro_step_seconds = (now - self._opened_at) / self._micro_steps
-            self.pace = WindowPace(self.cost.in_place_bytes / read_seconds, micro_step_seconds)
+            self.pace = self.cost.in_place_bytes / read_seconds * micro_step_seconds
 
     def release(self) -> None:
         """End for good, since no copy will be read any more."""
@@ -257,18 +234,8 @@ class CopyAhead(_Filler):
 class Window(_Filler):
     """Holds what the writer reads of one capture.
 
-    Args:
-        progress: Progress of the capture.
-        state: State of the capture.
-        shards: The files.
-        extents: The contents of each file, in file order.
-        pool: Provides the buffers; those in use already belong to ``extents``.
-        cost: Receives the costs of this window.
-        by_slices: Whether only the training thread may access live memory.
-        filling: A buffer that has room left.
-        samples: As `ckptkit.checkpoint.write.Staged.samples`.
-        monotonic: Gives seconds.
-        gives_up: Whether a fence that waits for memory gives up the save when nothing has moved for two minutes.
+    With ``by_slices``, only the training thread accesses live memory. ``filling`` is a buffer that has room left. With
+    ``gives_up``, a fence that waits for memory gives up the save when nothing has moved for two minutes.
     """
 
     def __init__(
@@ -299,9 +266,8 @@ class Window(_Filler):
         self.ahead = CopyAhead(pool, own, progress=progress, cost=cost, monotonic=monotonic)
         self._ended = False
         self._gives_up = gives_up
-        self._given_up = ""  # the reason
+        self._is_given_up = False
         self._copying = threading.RLock()  # in C, for the reason that ADR 17 gives; one thread copies at a time
-        self._trainer = threading.current_thread()
         self._process = os.getpid()
 
     @property
@@ -401,7 +367,6 @@ class Window(_Filler):
                 extent.let_go()
 
     def read(self, extent: Extent, at: int, out: Bytes, *, last: bool) -> None:
-        """Fill ``out`` from byte ``at`` of ``extent`` on."""
         done = 0
         while done < len(out):
             done += self._read_some(extent, at + done, out[done:], last=last)
@@ -409,10 +374,10 @@ class Window(_Filler):
     def _read_some(self, extent: Extent, at: int, out: Bytes, *, last: bool) -> int:
         with self._lock:
             piece = extent.piece_at(at)
-            while piece is None and self.by_slices and not extent.held and not self._given_up:
+            while piece is None and self.by_slices and not extent.held and not self._is_given_up:
                 self._starving = True
                 self._changed.notify_all()
-                self._wait_for_slice()
+                self._changed.wait(_PATIENCE_SECONDS)
                 piece = extent.piece_at(at)
             self._refuse_given_up()
             live = extent.live() if piece is None else None
@@ -433,13 +398,6 @@ class Window(_Filler):
                 self.ahead.note_read()
                 self._changed.notify_all()
         return count
-
-    def _wait_for_slice(self) -> None:
-        if self._changed.wait(_STANDSTILL_SECONDS) or self._trainer.is_alive():
-            return
-        # While the interpreter exits, the main thread counts as dead but waits for this save in slices.
-        if self._trainer is not threading.main_thread():
-            self._given_up = _NO_TRAINER
 
     def _read_copy(self, piece: Piece, at: int, out: Bytes, *, last: bool) -> int:
         count = min(len(out), piece.stop - at)
@@ -473,11 +431,11 @@ class Window(_Filler):
     def _is_over(self) -> bool:
         if os.getpid() != self._process:  # the writer is not in this process, and any thread may have held the lock
             return True
-        return self._ended or bool(self._given_up)  # another thread sets them
+        return self._ended or self._is_given_up  # another thread sets them
 
     def _refuse_given_up(self) -> None:
-        if self._given_up:
-            raise StorageError(self._given_up)
+        if self._is_given_up:
+            raise StorageError(_STANDSTILL)
 
     def _wait_for_buffer(self, extent: Extent) -> Buffer | None:
         begun = moved = self._monotonic()
@@ -492,7 +450,7 @@ class Window(_Filler):
                     *(self.progress.cycles, self._pool.made_bytes >> 20),
                 )
                 if self._gives_up and self._monotonic() - moved >= _STANDSTILL_SECONDS:
-                    self._given_up = _STANDSTILL
+                    self._is_given_up = True
             # Still locked: the thread that copies ahead may be about to take the one that the fence has waited for.
             buffer = self._pool.take(beyond_limit=self._starving)
         self.cost.fence_wait_seconds += self._monotonic() - begun

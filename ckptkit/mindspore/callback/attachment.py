@@ -64,7 +64,6 @@ class ExpectedTraining(abc.ABC):
         self.point: ResumePoint | None = None
         self._called = False
         self._last_call = LastCall(self._say_if_unused)
-        AT_EXIT.add(self._last_call)
 
     @abc.abstractmethod
     def detach(self) -> None:

@@ -119,7 +119,7 @@ def test_clock_of_rank_0_decides_unknown_policies():
     for rank, leader_says in [(0, "yes"), (0, "no"), (1, "yes"), (1, "no")]:
         world = Saying(lambda _, word=leader_says if rank else "yes": [word], rank)
         clocks = {"clock": None, "monotonic": lambda: 0.0}
-        schedule = SaveSchedule(ByClock(), "exact", RankSync(world), None, **clocks)
+        schedule = SaveSchedule(ByClock(), "exact", RankSync(world), SimpleNamespace(mean_stall_seconds=0.0), **clocks)
         mine = timedelta(seconds=60 if (rank == 1 or leader_says == "yes") else 1)
         assert schedule.is_due(progress_at(0), mine) == (leader_says == "yes"), (rank, leader_says)
         assert not schedule.is_due(progress_at(1), mine)  # only at boundaries
@@ -130,13 +130,15 @@ class Asked:
     """As `PreemptionRequest`, of a rank that has 60 s left."""
 
     is_watched = True
-    left = timedelta(seconds=60)
 
     def __init__(self, asked: bool) -> None:
         self.asked, self.why, self.dead_child = asked, "", ""
 
     def poll(self) -> bool:
         return self.asked
+
+    def seconds_left(self) -> float:
+        return 60.0
 
     def ask(self, why: str, dead_child: str = "") -> None:
         self.asked, self.why, self.dead_child = True, why, dead_child
@@ -149,14 +151,7 @@ def departure(world, *, asked: bool, in_flight: object = None, micro_step: float
     pace.arrive(4)
     outcomes = SimpleNamespace(durations=[timedelta(seconds=save), timedelta(seconds=1)], in_flight=in_flight)
     preemption = Asked(asked)
-    made = FinalSave(
-        preemption=preemption,
-        step_timing=pace,
-        rank_sync=RankSync(world),
-        results=outcomes,
-        mirrors=None,
-    )
-    return made, preemption
+    return FinalSave(preemption, pace, RankSync(world), outcomes, mirrors=None), preemption
 
 
 def sign(**values) -> str:

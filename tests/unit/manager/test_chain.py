@@ -158,7 +158,7 @@ def test_bandwidth_bounds_uploads_until_the_end(tmp_path):
     life.manager.save(life.run).result()
     neighbour.settle(LONG.total_seconds)
     assert committed(tmp_path, "neighbour") == [name_at(1, 2)]
-    assert bucket.is_busy
+    assert not bucket._idle.is_open
     assert committed(tmp_path, "bucket") == []
     life.manager.close()
     assert committed(tmp_path, "bucket") == [name_at(1, 2)]
@@ -181,7 +181,7 @@ def test_bound_holds_again_after_a_final_save_that_was_not_the_last(tmp_path):
     assert committed(tmp_path, "bucket") == [name_at(1, 2)]
     life.train(5)
     life.manager.save(life.run).result()
-    assert life.uploads[1].is_busy
+    assert not life.uploads[1]._idle.is_open
     assert name_at(1, 5) not in committed(tmp_path, "bucket")
     life.manager.close()
 

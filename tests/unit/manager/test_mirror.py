@@ -988,7 +988,7 @@ def test_checkpoint_of_the_start_is_insisted_on(outcomes, times, error, message)
             with pytest.raises(error, match=message):
                 one.collect(tolerate=tolerate)
         assert not one.try_again()
-        assert not one.is_busy
+        assert one._idle.is_open
 
 
 def test_offer_during_its_upload_uploads_once():

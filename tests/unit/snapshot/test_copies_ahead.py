@@ -10,7 +10,6 @@ from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_re
 
 from ckptkit.core.worker import NoThreadError
 from ckptkit.snapshot import StagingArea, staging
-from ckptkit.snapshot.window import WindowPace
 
 LEAVES = [
     ("w.large", "weights", "cycle", "F32", (67,)),  # several buffers, and no multiple of one
@@ -224,9 +223,11 @@ def test_pace_of_the_windows_before_decides():
 
 
 def test_pace_of_reading_and_training_decides():
-    pace = WindowPace(bytes_per_second=100.0, micro_step_seconds=2.0)
-    for micro_steps, expected in [(5, 1000 - int(0.8 * 1000)), (1, 1000 - int(0.8 * 200)), (100, 0)]:
-        assert pace.lacking_bytes(1000, micro_steps) == expected
+    ahead = begun()[1].ahead
+    for micro_steps, expected in [(1, CYCLE_BYTES - 80), (3, CYCLE_BYTES - 240), (1000, 0)]:
+        ahead._micro_steps = micro_steps
+        ahead.expect(100.0)
+        assert ahead.lacking_bytes == expected
 
 
 def test_memory_of_a_slow_hour_goes_back():

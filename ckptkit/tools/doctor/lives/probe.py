@@ -161,11 +161,6 @@ class TrialProbe:
             self._refuse("the train cell's calls are not counted: call state.count_delivered(n) after every batch")
         self._look(state, save)
 
-    def saving(self) -> None:
-        """Remember when the script has begun to save."""
-        if self._runs.followed == self._url:
-            self._own_saves.begin(self._last)
-
     def look(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, if `step` has not, and remember that a save begins.
 
@@ -173,7 +168,8 @@ class TrialProbe:
             CkptKitError: Any error of a planned save.
         """
         self._look(state, save)
-        self.saving()
+        if self._runs.followed == self._url:
+            self._own_saves.begin(self._last)
 
     def _look(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, then save, die or stop; once per progress, or see `_replay`."""
