@@ -11,6 +11,7 @@ from support.runs.grown import ON_REQUEST
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
+from ckptkit.cli.output import print_line, table_of
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.state import NumpyRun
@@ -64,3 +65,29 @@ def test_no_line_breaks_within_a_word_or_before_a_unit(root, tmp_path):
             rest = OF_THE_MOMENT.sub("", printed).replace("─", "").split()
             assert {*rest} <= words, printed
         assert not TORN.search(narrow.output), command
+
+
+def test_number_and_unit_share_a_line_at_any_width(capsys, monkeypatch):
+    text = "a save after every 0.358 ms costs 2 h 41 min (1.5 KiB of 12 checkpoints at 105 KiB/s), updates 10 -> 5 (-5)"
+    for columns in range(20, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        print_line(f"cost         {text}")
+        printed = capsys.readouterr().out
+        first, *rest = printed.splitlines()
+        assert max(map(len, (first, *rest))) <= columns or columns < 30
+        assert {line[:13] for line in rest} <= {" " * 13}
+        assert " ".join([first[13:], *(line[13:] for line in rest)]) == text
+        assert not re.search(r"\d\n *(?:[^\W\d]|->)|->\n", printed), columns
+
+
+def test_long_name_in_a_table_breaks_at_its_parts(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "network.backbone/encoder.layers.11.attention.output.LayerNorm.gamma.moving_average_of_it"
+    header, rule, *lines = table_of(("tensor", "role", ">size"), [(name, "weights", "1.5 GiB")])
+    texts = [text for text, _ in lines]
+    assert max(map(len, (header[0], rule, *texts))) <= 80
+    first, second = texts
+    assert first.endswith("weights  1.5 GiB")
+    pieces = [first.split()[0], second]
+    assert "".join(pieces) == name
+    assert pieces[0][-1] in "./"
