@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from plotly.offline import get_plotlyjs
-from test_page import evil_story
+from test_page import contrast, evil_story, rgb
 
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.report.page import PLOTLY, page_of
@@ -88,21 +88,6 @@ def file(grown: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.write_text(page_of(read_story(LocalStorage(grown), NOW)), encoding="utf-8")
     path.with_name(PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")
     return path
-
-
-def luminance(colour: str) -> float:
-    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def rgb(colour: str) -> tuple[int, ...]:
-    return tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5))
 
 
 @in_every_view

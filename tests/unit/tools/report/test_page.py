@@ -116,8 +116,14 @@ def test_the_plots_show_every_attempt_save_and_resume(page):
     assert [len(trace["x"]) for trace in plots["saves"]["data"]] == [27, 27, 27]
 
 
+def rgb(colour: str) -> tuple[int, ...]:
+    if colour.startswith("#"):
+        return tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return tuple(int(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3])
+
+
 def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    parts = [part / 255 for part in rgb(colour)]
     red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
