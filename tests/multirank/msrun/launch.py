@@ -24,6 +24,14 @@ class LaunchError(AssertionError):
     """The job did not end as it should; has the end of every log."""
 
 
+def command_of(ranks: int, script: Path, folder: Path, *arguments: str) -> list[str]:
+    return [
+        *(str(Path(sys.executable).with_name("msrun")), f"--worker_num={ranks}", f"--local_worker_num={ranks}"),
+        *("--master_addr=127.0.0.1", f"--master_port={free_port()}", f"--log_dir={folder / 'logs'}"),
+        *("--join=True", "--cluster_time_out=60", str(script), str(folder), *arguments),
+    ]
+
+
 class Launch:
     """A job that was started with ``msrun``; a context manager that leaves no process behind."""
 
@@ -31,11 +39,7 @@ class Launch:
         self.ranks = ranks
         self.folder = folder
         folder.mkdir(parents=True)
-        command = [
-            *(str(Path(sys.executable).with_name("msrun")), f"--worker_num={ranks}", f"--local_worker_num={ranks}"),
-            *("--master_addr=127.0.0.1", f"--master_port={free_port()}", f"--log_dir={folder / 'logs'}"),
-            *("--join=True", "--cluster_time_out=60", str(script), str(folder), *arguments),
-        ]
+        command = command_of(ranks, script, folder, *arguments)
         self._log = folder / "logs" / "msrun.log"
         self._log.parent.mkdir()
         with self._log.open("wb") as log:

@@ -10,18 +10,14 @@ from pathlib import Path
 import pytest
 from crash.supervised.supervised import Supervised, lives_of
 
-from multirank.msrun.launch import LIMIT, environment, free_port
+from multirank.msrun.launch import LIMIT, command_of, environment
 
 JOB = Path(__file__).with_name("supervised_job.py")
 
 
 def command(ranks: int, folder: Path, *plan: str) -> list[str]:
     folder.mkdir()
-    return [
-        *(str(Path(sys.executable).with_name("msrun")), f"--worker_num={ranks}", f"--local_worker_num={ranks}"),
-        *("--master_addr=127.0.0.1", f"--master_port={free_port()}", f"--log_dir={folder / 'logs'}"),
-        *("--join=True", "--cluster_time_out=60", str(JOB), str(folder), *plan),
-    ]
+    return command_of(ranks, JOB, folder, *plan)
 
 
 @pytest.mark.extended
