@@ -42,7 +42,7 @@ from ckptkit.format.versions import UNKNOWN, changed
 from ckptkit.run.event_log import read_segments, segments_of
 from ckptkit.run.fence import check_fence, read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.index import Index
-from ckptkit.run.resolve import LATEST, Choice, choose, first_choice
+from ckptkit.run.resolve import Choice, choose
 from ckptkit.storage import Storage
 
 _RECENT = timedelta(minutes=10)  # events are stored every five minutes at the latest, if something happens
@@ -245,7 +245,7 @@ def _apply_first(
             raise _with_way_on(error, name, choice) from error.__cause__
         return Applied(name, contents, tuple(passed_over))
     if choice.first is not None:
-        if choice.branch is None and first_choice(storage, ignoring)[1] != choice.first:
+        if choice.branch is None and choose(Index(storage, ignoring)).first != choice.first:
             # The corrupt one was the newest when listed: the others may be gone because newer ones exist now.
             raise CheckpointNotFoundError(f"the newest checkpoint is no longer {choice.first}")
         reasons = listed([f"{passed.checkpoint}: {passed.reason}" for passed in passed_over])
@@ -359,8 +359,6 @@ def _still_newest(
             return False
     if choice.branch is not None:
         return True
-    if opening.checkpoint == LATEST:
-        return first_choice(storage, own)[1] == choice.first
     return choose(Index(storage, ignoring=own), opening.checkpoint, rewind=opening.rewind).first == choice.first
 
 

@@ -22,8 +22,8 @@ from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, Commit, Manifest
 from ckptkit.format.layout import FROZEN, MANIFEST, CheckpointName, attempt_of
-from ckptkit.run.index import Survey, commit_bytes
-from ckptkit.run.resolve import Candidates, Look, choose, newest_head, read_latest
+from ckptkit.run.index import Index, Survey, commit_bytes
+from ckptkit.run.resolve import Candidates, choose, newest_head, read_latest
 from ckptkit.storage import Storage
 
 Reason = Literal["latest", "newest-two", "policy", "off-lineage", "unknown"]
@@ -77,14 +77,14 @@ def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
 def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
     """Return the checkpoint that a start would try first, or None for a fresh start."""
 
-    def read(look: Look, name: CheckpointName) -> Manifest:
-        commit = look.commit(name)
+    def read(index: Index, name: CheckpointName) -> Manifest:
+        commit = index.commit(name)
         if isinstance(commit, CorruptCheckpointError):
             raise commit
         assert isinstance(commit, Commit)  # noqa: S101 - only commits are chosen
         return open_manifest(storage, name, commit)
 
-    return read_latest(storage, lambda look, name: _describe(name, partial(read, look)))
+    return read_latest(storage, lambda index, name: _describe(name, partial(read, index)))
 
 
 def list_rows(storage: Storage, most: int | None) -> Rows:
@@ -178,7 +178,7 @@ class Kept:
     parent_of: int | None = None
 
 
-def why_kept(index: Look, names: Sequence[CheckpointName]) -> Mapping[CheckpointName, Kept]:
+def why_kept(index: Index, names: Sequence[CheckpointName]) -> Mapping[CheckpointName, Kept]:
     """Tell why each of ``names`` is still there; takes a read for each attempt of the lineage that is among them."""
     head, _ = newest_head(index)
     if head is None:

@@ -7,7 +7,7 @@ are larger, and one alone in its folder with that size counts as void. Every obj
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -25,13 +25,6 @@ _ITSELF = ""  # the path in a folder of what lies in the folder's place
 _SOME = "0" * 32  # all tokens and digests have this length
 
 VOID_BYTES = len(encode(Void(void_by=_SOME)))
-
-
-def _by_attempt(names: Iterable[CheckpointName]) -> dict[int, list[CheckpointName]]:
-    groups: dict[int, list[CheckpointName]] = {}
-    for name in names:
-        groups.setdefault(name.attempt, []).append(name)
-    return groups
 
 
 class Documents:
@@ -165,7 +158,9 @@ class Index(Documents):
         self.names = self._list_names()
         self.documented = list_attempts(storage)
         self.attempts = self.documented - set(ignoring)
-        self._by_attempt = _by_attempt(self.names)
+        self._by_attempt: dict[int, list[CheckpointName]] = {}
+        for name in self.names:
+            self._by_attempt.setdefault(name.attempt, []).append(name)
         self.orphans = frozenset(self._by_attempt) - self.attempts
         self.highest = max([0, *self.documented, *self._by_attempt])
 
@@ -178,26 +173,6 @@ class Index(Documents):
 
     def _list_names(self) -> tuple[CheckpointName, ...]:
         return list_names(self.storage)
-
-
-class Glance(Documents):
-    """Looks at a run once, and lists the folders of an attempt only on demand; it knows no attempt without document."""
-
-    def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
-        super().__init__(storage)
-        self.attempts = list_attempts(storage) - set(ignoring)
-        self.orphans: frozenset[int] = frozenset()
-        self._listed: dict[int, Sequence[CheckpointName]] = {}
-
-    def names_of(self, attempt: int) -> Sequence[CheckpointName]:
-        """Return what `Index.names_of` does; from the third attempt on, one listing of all folders serves."""
-        if attempt not in self._listed:
-            if len(self._listed) < 2:
-                self._listed[attempt] = list_names(self.storage, checkpoints_prefix(attempt))
-            else:
-                everything = _by_attempt(list_names(self.storage))
-                self._listed = {**dict.fromkeys((*self.attempts, attempt), ()), **everything, **self._listed}
-        return self._listed.get(attempt, ())
 
 
 def commit_bytes(manifest_bytes: int) -> int:

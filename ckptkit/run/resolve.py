@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from ckptkit.checkpoint.open import OpenedCheckpoint, committed, open_checkpoint, read_metrics
 from ckptkit.core.text import listed, some
@@ -23,7 +23,7 @@ from ckptkit.format.events import Began, Saved
 from ckptkit.format.layout import CHECKPOINTS, EVENTS, CheckpointName, attempt_key
 from ckptkit.run.event_log import read_events
 from ckptkit.run.fence import no_checkpoint, read_run, refuse_unfinished
-from ckptkit.run.index import Documents, Glance, Index, Lineage, Segment, Survey, segment_before
+from ckptkit.run.index import Documents, Index, Lineage, Segment, Survey, segment_before
 from ckptkit.run.keep_policy import Keepable, KeepBest
 from ckptkit.storage import Storage
 
@@ -31,7 +31,6 @@ LATEST, BEST = "latest", "best"
 _STEP = re.compile(r"(?:step-)?([0-9]{1,16})")
 _LOOKS = 10  # a running job may remove the checkpoint that was found, but not this many times in a row
 
-Look: TypeAlias = Index | Glance
 _T = TypeVar("_T")
 
 
@@ -39,13 +38,13 @@ _T = TypeVar("_T")
 class Candidates:
     """Iterates over the commits of a lineage, newest first, foreign ones included, so that a start reports them."""
 
-    look: Look
+    index: Index
     lineage: Iterable[Segment]
 
     def __iter__(self) -> Iterator[CheckpointName]:
         for segment in self.lineage:
-            for name in reversed(self.look.names_of(segment.attempt)):
-                if name in segment and self.look.is_committed(name):
+            for name in reversed(self.index.names_of(segment.attempt)):
+                if name in segment and self.index.is_committed(name):
                     yield name
 
 
@@ -75,19 +74,7 @@ def choose(index: Index, checkpoint: str = LATEST, *, rewind: bool = False) -> C
     return Choice(head.first, Candidates(index, head.lineage), passed_over=passed_over)
 
 
-def first_choice(
-    storage: Storage, ignoring: Collection[int] = (), glance: Glance | None = None
-) -> tuple[Look, CheckpointName | None]:
-    """Return the look and the first choice of `choose` for ``"latest"``; list only the newest attempt's folders."""
-    glance = glance or Glance(storage, ignoring)
-    head, _ = newest_head(glance)
-    if head is not None:
-        return glance, head.first
-    index = Index(storage, ignoring)
-    return index, choose(index).first
-
-
-def newest_head(index: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
+def newest_head(index: Index) -> tuple[Head | None, tuple[PassedOver, ...]]:
     passed_over: dict[str, PassedOver] = {}
     empty: list[int] = []  # attempts without a commit of their own; foreign commits under their number do not count
     head: Head | None = None
@@ -105,7 +92,7 @@ def newest_head(index: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
     return _chosen(index, empty, head, passed_over) or head, tuple(passed_over.values())
 
 
-def _head_at(index: Look, attempt: int, passed_over: dict[str, PassedOver]) -> Head | None:
+def _head_at(index: Index, attempt: int, passed_over: dict[str, PassedOver]) -> Head | None:
     """Make the head that begins with ``attempt``; return None if no commit on its lineage counts."""
     lineage = Lineage(index, attempt)
     candidates = Candidates(index, lineage)
@@ -118,7 +105,7 @@ def _head_at(index: Look, attempt: int, passed_over: dict[str, PassedOver]) -> H
     return None
 
 
-def _pass_over_foreign(index: Look, committed: Iterable[CheckpointName], passed_over: dict[str, PassedOver]) -> None:
+def _pass_over_foreign(index: Index, committed: Iterable[CheckpointName], passed_over: dict[str, PassedOver]) -> None:
     for name in filter(index.is_foreign, committed):
         _pass_over(str(name), f"its COMMIT has another token than {attempt_key(name.attempt)}", passed_over)
 
@@ -127,7 +114,7 @@ def _pass_over(what: str, reason: str, passed_over: dict[str, PassedOver]) -> No
     passed_over.setdefault(what, PassedOver(checkpoint=what, reason=reason))
 
 
-def _chosen(index: Look, empty: Iterable[int], head: Head | None, passed_over: dict[str, PassedOver]) -> Head | None:
+def _chosen(index: Index, empty: Iterable[int], head: Head | None, passed_over: dict[str, PassedOver]) -> Head | None:
     """Return the head of the newest ``empty`` attempt whose parent a user named, which only its document records.
 
     The other empty attempts do not decide where a start continues. Another attempt may have continued from their
@@ -160,7 +147,7 @@ def _chosen(index: Look, empty: Iterable[int], head: Head | None, passed_over: d
     return None
 
 
-def _is_gone(index: Look, head: Head | None, before: Segment | None) -> bool:
+def _is_gone(index: Index, head: Head | None, before: Segment | None) -> bool:
     """Return whether the parent that ends ``before`` is absent and newer than all commits of ``head``.
 
     Retention removes a parent below two newer commits only. This one lies at a mirror that was not given, or a part of
@@ -310,7 +297,7 @@ def _refuse_emptied(index: Index) -> None:
     )
 
 
-def _down_to_readable(index: Look, newest_first: Iterable[int]) -> Iterator[int]:
+def _down_to_readable(index: Index, newest_first: Iterable[int]) -> Iterator[int]:
     """Yield attempts down to the first whose document can be read: that attempt looked at all before it."""
     for attempt in newest_first:
         yield attempt
@@ -324,26 +311,26 @@ def _newest_committed(index: Index, most: int) -> list[str]:
     return [str(name) for name in newest_first][::-1]
 
 
-def read_latest(storage: Storage, read: Callable[[Look, CheckpointName], _T]) -> _T | None:
+def read_latest(storage: Storage, read: Callable[[Index, CheckpointName], _T]) -> _T | None:
     """Return what ``read`` returns for the checkpoint that a start would try first; None if there is none.
 
     If a running job removes the checkpoint meanwhile, so that ``read`` raises CheckpointNotFoundError, look again.
     """
     for _ in range(_LOOKS):
-        glance = Glance(storage)
-        if not glance.attempts:
-            refuse_unfinished(storage, Index(storage), read_run(storage))
-        look, name = first_choice(storage, glance=glance)
+        index = Index(storage)
+        if not index.attempts:
+            refuse_unfinished(storage, index, read_run(storage))
+        name = choose(index).first
         if name is None:
             return None
         with contextlib.suppress(CheckpointNotFoundError):
-            return read(look, name)
+            return read(index, name)
     raise StorageError(f"{_LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
 
 
 def open_wanted(storage: Storage, checkpoint: str = LATEST) -> OpenedCheckpoint:
     if checkpoint == LATEST:
-        opened = read_latest(storage, lambda look, name: _open(storage, name))
+        opened = read_latest(storage, lambda index, name: _open(storage, name))
         if opened is None:
             refuse_unfinished(storage, Index(storage), read_run(storage))
             raise no_checkpoint(storage)
