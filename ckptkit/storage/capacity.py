@@ -1,8 +1,8 @@
 """Tells how many more bytes fit at a run root in memory (tmpfs or ramfs), before the first of them is written.
 
-The pages of such a file system belong to the control group of the process that writes them, and a group above its limit
-gets a process killed, mostly the training. The tightest limit counts; page cache that the kernel can reclaim is free,
-swap is not; what cannot be read limits nothing. Other file systems have no limit here. Any thread.
+The pages belong to the control group of the process that writes them, and a group above its limit gets a process
+killed. The tightest limit counts; page cache that the kernel can reclaim is free, swap is not. Other file systems have
+no limit here. Any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from ckptkit.errors import StorageError
 from ckptkit.storage.local import LocalStorage
 from ckptkit.storage.protocol import Storage
 
-PAGE_BYTES = 4096
 RESERVE_BYTES = 64 << 20  # of memory that stays free: training goes on while a save is written
 _MAGIC = frozenset({0x01021994, 0x858458F6})  # f_type of tmpfs and ramfs
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -80,35 +79,30 @@ def room_of(storage: Storage, folder: str) -> Room:
 
 
 def free_beside(storage: Storage, folder: str) -> int | None:
-    """Return how much memory this process may take now; None if the system does not say.
-
-    None for a run root in memory, too, since what is free there is for the checkpoint.
-    """
+    """Return how much memory this process may take now; None if the system does not say, or the checkpoint needs it."""
     limit = None if room_of(storage, folder).tightest() is not None else min(_of_memory(), default=None)
     return None if limit is None else max(0, limit.free_bytes)
 
 
 def is_in_memory(folder: Path) -> bool:
-    """Return whether a folder that exists lies on tmpfs or ramfs."""
     answer = ctypes.create_string_buffer(256)  # struct statfs, larger than on any platform
-    if ctypes.CDLL(None).statfs(os.fsencode(folder), answer) != 0:
-        return False
-    return ctypes.c_ulong.from_buffer(answer).value & 0xFFFFFFFF in _MAGIC
+    is_told = ctypes.CDLL(None).statfs(os.fsencode(folder), answer) == 0
+    return is_told and ctypes.c_ulong.from_buffer(answer).value & 0xFFFFFFFF in _MAGIC
 
 
 def in_pages(size_bytes: int) -> int:
     """Return what a file of ``size_bytes`` takes in memory."""
-    return size_bytes + -size_bytes % PAGE_BYTES
+    return size_bytes + -size_bytes % 4096
 
 
 def _of_memory() -> list[Limit]:
     """Return the limits of the machine, of the control groups of this process and of those above them."""
-    machine = _table(_PROC / "meminfo")
     limits = []  # free bytes, all bytes, name
+    machine = _table(_PROC / "meminfo")
     if "MemAvailable:" in machine:
         kib = machine["MemAvailable:"], machine["MemTotal:"]
         limits.append((1024 * kib[0], 1024 * kib[1], "the memory of this machine (MemAvailable)"))
-    for line in _lines(_PROC / "self/cgroup"):
+    for line in _text(_PROC / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         version = 1 if "memory" in controllers.split(",") else 2
         if controllers and version == 2:
@@ -117,7 +111,7 @@ def _of_memory() -> list[Limit]:
         mount = _GROUPS / "memory" if version == 1 else _GROUPS
         group = mount / path.lstrip("/")  # in a container, it may be a path of the host: then only the mount exists
         for folder in (group, *group.parents[: len(group.parents) - len(mount.parents)]):
-            limit, usage = ("".join(_lines(folder / name)) for name in (limit_file, usage_file))
+            limit, usage = _text(folder / limit_file).strip(), _text(folder / usage_file).strip()
             if limit.isdigit() and usage.isdigit():  # "max" is no limit; that of version 1 is too large to decide
                 stat = _table(folder / "memory.stat")
                 free_bytes = int(limit) - int(usage) + sum(stat.get(key, 0) for key in cache)
@@ -125,13 +119,13 @@ def _of_memory() -> list[Limit]:
     return [Limit(free - min(RESERVE_BYTES, total // 16), total, name, errno.ENOMEM) for free, total, name in limits]
 
 
-def _lines(file: Path) -> list[str]:
+def _text(file: Path) -> str:
     try:
-        return file.read_text().splitlines()
+        return file.read_text()
     except OSError:
-        return []
+        return ""  # what cannot be read limits nothing
 
 
 def _table(file: Path) -> dict[str, int]:
-    words = [line.split() for line in _lines(file)]
-    return {row[0]: int(row[1]) for row in words if len(row) > 1 and row[1].isdigit()}
+    rows = map(str.split, _text(file).splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}

@@ -1,7 +1,7 @@
 """Reads the stream that a file is written from, and checks it against the announced size.
 
-A stream that ends early, is too long or miscounts is an error before its file counts as written, in one place for all
-backends. Exceptions of the stream itself pass through unchanged. Only the writing thread calls the stream.
+A stream that ends early or is too long is an error before its file counts as written, in one place for all backends.
+Exceptions of the stream itself pass through unchanged. Only the writing thread calls the stream.
 """
 
 from __future__ import annotations
@@ -82,36 +82,32 @@ class SizedStream:
 
 
 class ReusedMemory:
-    """Keeps the buffers that large files are written from, because the first touch of new pages costs more than a copy.
-
-    Args:
-        count: Number of buffers that one file takes; so many are kept.
-    """
+    """Keeps the ``count`` buffers that a large file is written from: touching new pages costs more than a copy."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._lock = threading.Lock()
         self._free: list[memoryview] = []
 
-    def take(self, size_bytes: int, count: int | None = None) -> list[memoryview]:
-        """Return buffers for one file; give them back only once nothing reads them any more."""
+    @contextlib.contextmanager
+    def lent(self, size_bytes: int, count: int | None = None) -> Iterator[list[memoryview]]:
+        """Lend buffers for one file; enter it before the `Lanes` that read them."""
         count = self._count if count is None else count
         with self._lock:
-            fitting = [buffer for buffer in self._free if len(buffer) == size_bytes][:count]
-            self._free = [buffer for buffer in self._free if not any(buffer is taken for taken in fitting)]
-        return fitting + [touched(size_bytes) for _ in range(count - len(fitting))]
-
-    @contextlib.contextmanager
-    def returned(self, buffers: Sequence[memoryview]) -> Iterator[None]:
-        """Give ``buffers`` back after the block and after its errors; enter it before the `Lanes` that read them."""
+            buffers = [buffer for buffer in self._free if len(buffer) == size_bytes][:count]
+            self._free = [buffer for buffer in self._free if not any(buffer is taken for taken in buffers)]
         try:
-            yield
+            buffers += [touched(size_bytes) for _ in range(count - len(buffers))]
+        except OSError as error:
+            raise StorageError(f"could not get memory to write from: {error}") from error
+        try:
+            yield buffers
         except Exception:  # and not a second Ctrl-C, which leaves jobs running that read them
-            self.give_back(buffers)
+            self._keep(buffers)
             raise
-        self.give_back(buffers)
+        self._keep(buffers)
 
-    def give_back(self, buffers: Sequence[memoryview]) -> None:
+    def _keep(self, buffers: Sequence[memoryview]) -> None:
         with self._lock:
             self._free = [*buffers, *self._free][: self._count]
 

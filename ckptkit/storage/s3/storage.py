@@ -169,11 +169,7 @@ class S3Storage:
         token = secrets.token_hex(16)
         upload, has_lost = self._bucket.begin_upload(key, {_MARK: token})
         try:
-            try:
-                buffers = self._memory.take(part_bytes, min(self._lanes, len(tags)))
-            except OSError as error:
-                raise StorageError(f"could not write {key}: {error}") from error
-            with self._memory.returned(buffers), Lanes(self._lanes) as lanes:
+            with self._memory.lent(part_bytes, min(self._lanes, len(tags))) as buffers, Lanes(self._lanes) as lanes:
 
                 def put(number: int, buffer: memoryview, part_bytes: int) -> None:
                     try:

@@ -233,15 +233,13 @@ def test_memory_lent_has_the_size_asked_for_and_is_kept():
     """Parts of a huge file are larger than those of the one before; only one file's are kept."""
     memory = ReusedMemory(2)
     for size_bytes in (20, 10, 30, 10):
-        lent = memory.take(size_bytes)
-        assert [len(buffer) for buffer in lent] == [size_bytes] * 2
-        memory.give_back(lent)
-    first, second = memory.take(10), memory.take(10)
-    for buffers in (first, second):
-        memory.give_back(buffers)
-    later = memory.take(10, 4)
-    assert len(later) == 4
-    assert sum(any(buffer.obj is old.obj for old in (*first, *second)) for buffer in later) == 2
+        with memory.lent(size_bytes) as lent:
+            assert [len(buffer) for buffer in lent] == [size_bytes] * 2
+    with memory.lent(10) as first, memory.lent(10) as second:
+        pass
+    with memory.lent(10, 4) as later:
+        assert len(later) == 4
+        assert sum(any(buffer.obj is old.obj for old in (*first, *second)) for buffer in later) == 2
 
 
 # Refused
