@@ -31,8 +31,9 @@ from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.manager.process import AT_EXIT, LastCall
 from ckptkit.manager.writer import NotEndedError, account_of, warn_of_failure
-from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
+from ckptkit.run.attempt import Opening, open_attempt
 from ckptkit.run.homes import Homes, open_homes, reach
+from ckptkit.run.joint_start import Leader, Opened
 from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy
 from ckptkit.run.upload import PartUploader, Uploader, UploadOutcome, UploadPace
 from ckptkit.storage import RootLock, Storage, is_inside, is_same_place
@@ -375,10 +376,10 @@ class Chain:
         for number, fault in sorted(faults.items()):
             self._go_on_without(self._mirrors[number], fault, own[number])
 
-    def open(self, opening: Opening, target: Target) -> Opened | Contents:
+    def open(self, opening: Opening, leader: Leader) -> Opened | Contents:
         if not self.exists:
-            return open_attempt(self._local, opening, target)
-        return open_homes(self.homes, [mirror.storage.url for mirror in self._away], opening, target)
+            return open_attempt(self._local, opening, leader)
+        return open_homes(self.homes, [mirror.storage.url for mirror in self._away], opening, leader)
 
     def begin(self, opened: Opened, rank_sync: RankSync, patience: timedelta) -> None:
         """Start to upload what the mirrors lack; call this once the root was swept.

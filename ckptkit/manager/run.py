@@ -44,10 +44,10 @@ from ckptkit.manager.process import AT_EXIT, DenormalsAsZero, LastCall, show_log
 from ckptkit.manager.recorder import Recorder
 from ckptkit.manager.schedule import SaveSchedule, StepTiming
 from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults
-from ckptkit.run.attempt import OneRank, Opened, Opening
+from ckptkit.run.attempt import Opening
 from ckptkit.run.event_log import EventLog
 from ckptkit.run.interval import NO_HISTORY, History, read_history
-from ckptkit.run.joint_start import RankFailure, follow, lead
+from ckptkit.run.joint_start import Opened, RankFailure, follow, lead
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.retention import Retention
 from ckptkit.run.saver import PartSaver, Saver
@@ -583,10 +583,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     setup.mirrors.reach(rank_sync)
     system = setup.system
     opening = Opening(checkpoint, rewind, system.host, system.clock, system.new_token, state.is_over)
-    opened: Opened | Contents
-    if rank_sync.is_alone:
-        opened = setup.mirrors.open(opening, OneRank(state))
-    elif rank_sync.leads:
+    if rank_sync.leads:
         opened = lead(state.world, setup.mirrors.homes, state, partial(setup.mirrors.open, opening))
     else:
         opened = follow(state.world, setup.mirrors.homes, state)

@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import dropwhile, islice
 from pathlib import Path
-from typing import Protocol
 
 from ckptkit.checkpoint.commit import create_once, list_names, read_document, void
-from ckptkit.checkpoint.open import OpenedCheckpoint, committed, open_checkpoint
-from ckptkit.checkpoint.read import load
+from ckptkit.checkpoint.open import committed, open_checkpoint
 from ckptkit.core.contents import Contents
 from ckptkit.core.text import listed
 from ckptkit.core.waiting import LongWait
@@ -42,6 +40,7 @@ from ckptkit.format.versions import UNKNOWN, changed
 from ckptkit.run.event_log import read_segments, segments_of
 from ckptkit.run.fence import check_fence, read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.index import Index
+from ckptkit.run.joint_start import Leader, Opened
 from ckptkit.run.resolve import Choice, choose
 from ckptkit.storage import Storage
 
@@ -97,36 +96,6 @@ _log = logging.getLogger("ckptkit")
 _ROUNDS = 50  # a lost round means that another process made progress; this many are no coincidence
 
 
-class Restorable(Protocol):
-    def apply(self, contents: Contents) -> None:
-        """Apply all of ``contents``; if reading fails, the state refuses to be used until another call succeeds."""
-
-    def begin(self, root: str) -> None:
-        """Use the current state for a fresh start at ``root``; raise if it is not a fresh one."""
-
-
-class Target(Protocol):
-    """Separates the protocol of a start from the one rank, or the many ranks, that it starts."""
-
-    def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
-        """Load and apply ``opened`` in every rank; return what this rank applied, and raise what any rank raised."""
-
-    def begin(self, root: str) -> None: ...
-
-
-class OneRank:
-    def __init__(self, state: Restorable) -> None:
-        self._state = state
-
-    def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
-        contents = load(storage, opened, report=report)
-        self._state.apply(contents)
-        return contents
-
-    def begin(self, root: str) -> None:
-        self._state.begin(root)
-
-
 @dataclass(frozen=True)
 class Applied:
     name: CheckpointName | None
@@ -144,17 +113,10 @@ class Opening:
     is_over: Callable[[], bool] = lambda: False
 
 
-@dataclass(frozen=True)
-class Opened:
-    document: AttemptDocument
-    contents: Contents | None
-    run_id: str = ""
-
-
 Copies = Callable[[CheckpointName], Sequence[Storage]]
 
 
-def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Copies | None = None) -> Opened | Contents:
+def open_attempt(storage: Storage, opening: Opening, leader: Leader, copies: Copies | None = None) -> Opened | Contents:
     """Open the next attempt of the run at ``storage``."""
     storage.probe()  # fail now, not after gigabytes of reading or an hour of training
     abandoned: set[int] = set()
@@ -167,7 +129,7 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
         if choice.first is None:
             refuse_emptied(storage, run)
         try:
-            applied = _apply_first(storage, index, choice, target, abandoned, copies=copies)
+            applied = _apply_first(storage, index, choice, leader, abandoned, copies=copies)
         except CheckpointNotFoundError:
             if choice.branch is not None:
                 raise
@@ -227,12 +189,12 @@ def _refuse_replaced(storage: Storage, attempt: AttemptDocument) -> None:
 
 
 def _apply_first(
-    storage: Storage, index: Index, choice: Choice, target: Target, ignoring: Collection[int], *, copies: Copies
+    storage: Storage, index: Index, choice: Choice, leader: Leader, ignoring: Collection[int], *, copies: Copies
 ) -> Applied:
     passed_over = list(choice.passed_over)
     for name in choice.candidates:
         try:
-            contents = _apply(copies(name), name, index, target)
+            contents = _apply(copies(name), name, index, leader)
         except CorruptCheckpointError as error:
             if choice.branch is not None:
                 raise CorruptCheckpointError(
@@ -253,7 +215,7 @@ def _apply_first(
             f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it. Restore one of "
             f"them from a copy (`ckptkit copy BACKUP ROOT`), or start under another root:{reasons}"
         )
-    target.begin(storage.url)
+    leader.begin(storage.url)
     return Applied(None, None, tuple(passed_over))
 
 
@@ -271,13 +233,13 @@ def _with_way_on(error: StorageError, name: CheckpointName, choice: Choice) -> S
     )
 
 
-def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, target: Target) -> Contents:
+def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, leader: Leader) -> Contents:
     problems: list[str] = []
     for storage in places:
         try:
             opened = open_checkpoint(storage, name, index.document(name.attempt))
             wait = LongWait(f"restoring {name}", opened.size_bytes_for(0))
-            contents = target.take(storage, opened, wait.advance)
+            contents = leader.take(storage, opened, wait.advance)
         except CorruptCheckpointError as error:
             if len(places) == 1:
                 raise

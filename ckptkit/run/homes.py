@@ -16,9 +16,10 @@ from ckptkit.core.contents import Contents
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, decode, decode_commit, encode
 from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName, attempt_key, parse_attempt
-from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
+from ckptkit.run.attempt import Opening, open_attempt
 from ckptkit.run.fence import read_if_intact, read_run, refuse_unfinished
 from ckptkit.run.index import Index, may_be_committed
+from ckptkit.run.joint_start import Leader, Opened
 from ckptkit.run.resolve import LATEST
 from ckptkit.storage import ByteStream, Listing, Storage
 
@@ -231,13 +232,13 @@ def _document(storage: Storage, number: int) -> AttemptDocument | None:
     return document if document is not None and document.attempt == number else None
 
 
-def open_homes(homes: Sequence[Storage], away: Sequence[str], opening: Opening, target: Target) -> Opened | Contents:
+def open_homes(homes: Sequence[Storage], away: Sequence[str], opening: Opening, leader: Leader) -> Opened | Contents:
     for near, far in combinations(homes, 2):
         refuse_separate(near, far)
     roots = Homes(homes)
     if away:
         _refuse_lost(roots, " and ".join(away), opening)
-    return open_attempt(roots, opening, target, roots.copies)
+    return open_attempt(roots, opening, leader, roots.copies)
 
 
 def reach(mirror: Storage) -> None:

@@ -8,7 +8,7 @@ training thread only, in all ranks at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
@@ -21,7 +21,6 @@ from ckptkit.core.progress import Progress
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
 from ckptkit.format.documents import AttemptDocument, Commit, Manifest, RankManifest, StrictModel, decode
 from ckptkit.format.layout import CheckpointName, attempt_key
-from ckptkit.run.attempt import Opened, Restorable
 from ckptkit.run.fence import read_if_intact
 from ckptkit.storage import Storage
 
@@ -44,8 +43,21 @@ class RankFailure(StrictModel):
         return ResumeError(f"rank {rank}: {self.kind}: {self.text}")
 
 
-class RankState(Restorable, Protocol):
+class RankState(Protocol):
+    def apply(self, contents: Contents) -> None:
+        """Apply all of ``contents``; if reading fails, the state refuses to be used until another call succeeds."""
+
+    def begin(self, root: str) -> None:
+        """Use the current state for a fresh start at ``root``; raise if it is not a fresh one."""
+
     def progress(self) -> Progress: ...
+
+
+@dataclass(frozen=True)
+class Opened:
+    document: AttemptDocument
+    contents: Contents | None
+    run_id: str = ""
 
 
 class _Order(StrictModel):
@@ -64,7 +76,7 @@ class _Outcome(StrictModel):
 
 
 class Leader:
-    """Implements `ckptkit.run.attempt.Target` on rank 0 for the states of all ranks."""
+    """Is rank 0 of a start: every call acts in all ranks, and raises what any rank raised."""
 
     def __init__(self, world: World, homes: Sequence[Storage], state: RankState) -> None:
         self._world = world
@@ -105,7 +117,8 @@ class Leader:
 
     def _together(self, order: _Order, act: Callable[[], _T]) -> _T | None:
         self._is_severed = True
-        self._world.broadcast(order.model_dump_json())
+        if self._world.size > 1:
+            self._world.broadcast(order.model_dump_json())
         result, own, outcomes = _act(self._world, act, self._state)
         self._is_severed = False
         _raise_gravest(own, outcomes, 0)

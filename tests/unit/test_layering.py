@@ -23,8 +23,8 @@ PACKAGES = (
 MODULES = {
     "checkpoint": (*("commit", "open", "shard_bytes", "parts", "read", "resharded", "receipts", "write", "transfer"),),
     "run": (
-        *("keep_policy", "index", "event_log", "fence", "resolve", "sweep", "catalog", "attempt", "retention"),
-        *("homes", "joint_start", "saver", "upload", "goodput", "interval"),
+        *("keep_policy", "index", "event_log", "fence", "resolve", "sweep", "catalog", "joint_start", "attempt"),
+        *("retention", "homes", "saver", "upload", "goodput", "interval"),
     ),
     "manager": (
         *("process", "heartbeat", "options", "agreement", "writer", "hooks", "preemption", "recorder"),

@@ -13,8 +13,7 @@ from support.thread_ranks import results_of, run_ranks
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from ckptkit.errors import StateMismatchError as Mismatch
 from ckptkit.format.layout import attempt_key
-from ckptkit.run.attempt import Opened
-from ckptkit.run.joint_start import follow, lead
+from ckptkit.run.joint_start import Opened, follow, lead
 
 CORRUPT, GONE, MISMATCH, OTHER = CorruptCheckpointError, CheckpointNotFoundError, Mismatch, RuntimeError
 
