@@ -1,15 +1,14 @@
-"""Lists checkpoints with progress and size, and tells why each one is still kept.
+"""Lists checkpoints with progress and size, and tells why each one is still kept; reads only, and proves no shard.
 
-Guarantees: it reads and never writes, and proves no shard. A checkpoint whose documents are corrupt is listed with the
-reason: `list_checkpoints` checks all of them, `latest_checkpoint` all but the rank files, `list_rows` the manifest
-and the sizes of files.
+A checkpoint whose documents are corrupt is listed with the reason: `list_checkpoints` checks all of them,
+`latest_checkpoint` all but the rank files, `list_rows` the manifest and the sizes of files.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice, pairwise
 from typing import Literal
@@ -56,11 +55,11 @@ class CheckpointInfo:
 class Rows:
     shown: list[CheckpointInfo]
     left_out: int
+    new_bytes: Mapping[str, int]
+    certified: Mapping[str, Sequence[str]]
     latest: str | None = None
     problem: CkptKitError | None = None
-    new_bytes: Mapping[str, int] = field(default_factory=dict)
     kept: Mapping[str, Kept] = field(default_factory=dict)
-    certified: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
@@ -97,15 +96,14 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
     shown = names if most is None else names[-most:]
     frozen = cache(lambda: storage.walk(f"{FROZEN}/"))  # asked for after the checkpoints, which need it
     rows = _describe_all(shown, lambda name: _read_manifest(storage, survey.folders.files(name), frozen, name))
-    left_out = len(names) - len(shown)
     new_bytes = {str(name): sum(survey.folders.files(name).values()) for name in shown}
     certified = {str(name): certified_from(survey.folders.files(name)) for name in shown}
+    listed = Rows(rows, len(names) - len(shown), new_bytes, certified)
     try:
         latest = choose(survey).first
-        kept = {str(name): why for name, why in why_kept(survey, shown).items()}
+        return replace(listed, latest=str(latest) if latest else None, kept=why_kept(survey, shown))
     except UnusableCheckpointError as error:
-        return Rows(rows, left_out, problem=error, new_bytes=new_bytes, certified=certified)
-    return Rows(rows, left_out, str(latest) if latest else None, new_bytes=new_bytes, kept=kept, certified=certified)
+        return replace(listed, problem=error)
 
 
 def _read_manifest(
@@ -178,11 +176,11 @@ class Kept:
     parent_of: int | None = None
 
 
-def why_kept(index: Index, names: Sequence[CheckpointName]) -> Mapping[CheckpointName, Kept]:
+def why_kept(index: Index, names: Sequence[CheckpointName]) -> dict[str, Kept]:
     """Tell why each of ``names`` is still there; takes a read for each attempt of the lineage that is among them."""
     head, _ = newest_head(index)
     if head is None:
-        return {name: Kept("unknown") for name in names}
+        return {str(name): Kept("unknown") for name in names}
     segments = [*head.lineage.down_to(min((name.attempt for name in names), default=0))]
     newest = {*islice((name for name in Candidates(index, head.lineage) if not index.is_foreign(name)), 2)}
     parents = {older.last: newer.attempt for newer, older in pairwise(segments)}
@@ -197,4 +195,4 @@ def why_kept(index: Index, names: Sequence[CheckpointName]) -> Mapping[Checkpoin
         is_beyond = head.lineage.broken_at is not None and name.attempt <= head.lineage.broken_at
         return Kept("unknown" if is_beyond else "off-lineage")
 
-    return {name: why(name) for name in names}
+    return {str(name): why(name) for name in names}

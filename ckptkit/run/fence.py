@@ -1,11 +1,12 @@
 """Tells whose a run is: whether an attempt still owns it, and whether it is an unfinished copy or lost its files.
 
-Guarantees: an attempt is identified by the token in its document, so a job stops if its run was moved, or removed and
-begun anew; it puts back a document of its own that is missing. Threads: those of the callers.
+An attempt is identified by the token in its document, so a job stops if its run was moved, or removed and begun anew;
+it puts back a document of its own that is missing. Any thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 
@@ -48,6 +49,11 @@ def read_if_intact(storage: Storage, key: str, model: type[Model]) -> Model | No
         return None
 
 
+def read_attempt(storage: Storage, number: int) -> AttemptDocument | None:
+    document = read_if_intact(storage, attempt_key(number), AttemptDocument)
+    return document if document is not None and document.attempt == number else None
+
+
 def read_run(storage: Storage) -> RunDocument | None:
     """Read ``run.json``, on which no checkpoint depends; return None if it is absent or corrupt."""
     return read_if_intact(storage, RUN, RunDocument)
@@ -83,18 +89,15 @@ def no_checkpoint(storage: Storage) -> CheckpointNotFoundError:
 
 def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -> None:
     """Raise ResumeError if ``run``, read from ``storage``, is a copy or an import whose last file is missing."""
-    if run is None or run.copied_from is None or run.copied_from.last_attempt in index.attempts:
+    copied = run.copied_from if run is not None else None
+    if copied is None or copied.last_attempt in index.attempts:
         return
-    if run.copied_from.run_id is None and run.copied_from.url.endswith((".ckpt", ".safetensors")):
-        raise ResumeError(
-            f"the import of {run.copied_from.url} into {storage.url} has not ended: its last file, "
-            f"{attempt_key(run.copied_from.last_attempt)}, is missing. Delete {storage.url} and run the same "
-            "`ckptkit import` again, or use another root."
-        )
+    what, way_on = "a copy", "Run the same `ckptkit copy` again to copy the rest"
+    if copied.run_id is None and copied.url.endswith((".ckpt", ".safetensors")):
+        what, way_on = "an import", f"Delete {storage.url} and run the same `ckptkit import` again"
     raise ResumeError(
-        f"{storage.url} is a copy of {run.copied_from.url} that has not ended: its last file, "
-        f"{attempt_key(run.copied_from.last_attempt)}, is missing. Run the same `ckptkit copy` again to copy the "
-        "rest, or use another root."
+        f"{storage.url} is {what} of {copied.url} that has not ended: its last file, "
+        f"{attempt_key(copied.last_attempt)}, is missing. {way_on}, or use another root."
     )
 
 
@@ -108,8 +111,7 @@ def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
         raise CorruptCheckpointError(
             f"{storage.url} has files of {some(left)}, but no checkpoint, nor the documents of these attempts below "
             f"{ATTEMPTS}/: its documents are lost, or on a disk that is not there. Starting afresh would remove these "
-            "files. Mount the disk, restore the run from a copy (`ckptkit copy BACKUP ROOT`), or start under another "
-            "root"
+            "files. Mount the disk, restore the run (`ckptkit copy BACKUP ROOT`), or start under another root"
         )
     if run is not None and run.copied_from is not None:
         raise CorruptCheckpointError(
@@ -137,14 +139,11 @@ def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | N
             f'to train, give each its own root, such as "{storage.url}-2".'
         )
     key = attempt_key(attempt.attempt)
-    try:
+    there: bytes | None = None
+    with contextlib.suppress(FileNotFoundError):
         there = storage.read(key, MAX_SEALED_BYTES) if attempt.attempt in numbers else None
-    except FileNotFoundError:
-        there = None
     is_gone = there is None
-    if there is None:
-        there = _put_back(storage, attempt, put_back)
-    if not _may_be(there, attempt):
+    if not _may_be(_put_back(storage, attempt, put_back) if there is None else there, attempt):
         _tell_of_replaced(storage, attempt)
         raise _begun_anew(storage, attempt)
     return is_gone
@@ -161,10 +160,7 @@ def _may_be(data: bytes, attempt: AttemptDocument) -> bool:
 
 
 def _tell_of_replaced(storage: Storage, attempt: AttemptDocument) -> None:
-    """Log how to recover the attempt's commits, if another start replaced its document.
-
-    Such a start has the same parent. A run that was begun anew has another parent, or none.
-    """
+    """Log how to recover the attempt's commits, if another start, which has the same parent, replaced its document."""
     index = Documents(storage)
     try:
         if attempt.parent is None or index.document(attempt.attempt).parent != attempt.parent:
@@ -196,10 +192,9 @@ def _put_back(storage: Storage, attempt: AttemptDocument, run_id: str | None) ->
 
 def _begun_anew(storage: Storage, attempt: AttemptDocument) -> StaleAttemptError:
     return StaleAttemptError(
-        f"the run {storage.url} now belongs to another process{_host_of(storage, attempt.attempt)}, according to the "
-        "documents below attempts/: the files of this process were removed or moved, and a new run began. This process "
-        "must stop; its checkpoints are where they were moved. If both are to train, give each its own root, such as "
-        f'"{storage.url}-2".'
+        f"the run {storage.url} now belongs to another process{_host_of(storage, attempt.attempt)}: the files of this "
+        "one were removed or moved, and a new run began. This process must stop; its checkpoints are where they were "
+        f'moved. If both are to train, give each its own root, such as "{storage.url}-2".'
     )
 
 

@@ -1,8 +1,8 @@
 """Holds a run at several homes, a root and its mirrors: presents them as one storage, and opens attempts over all.
 
-Attempts are numbered over all homes and have the same document at each. The order of a start: look at all, choose from
-all, read the nearest copy, create the document at the farthest home first, which fences every other job with this home.
-Guarantees: if two homes went on separately, that is an error and nothing is changed.
+Attempts are numbered over all homes and have the same document at each. A start looks at all, chooses from all, reads
+the nearest copy, and creates the document at the farthest home first, which fences every other job with this home. If
+two homes went on separately, that is an error and nothing is changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, decode, decode_commit, encode
 from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName, attempt_key, parse_attempt
 from ckptkit.run.attempt import Opening, open_attempt
-from ckptkit.run.fence import read_if_intact, read_run, refuse_unfinished
+from ckptkit.run.fence import read_attempt, read_run, refuse_unfinished
 from ckptkit.run.index import Index, may_be_committed
 from ckptkit.run.joint_start import Leader, Opened
 from ckptkit.run.resolve import LATEST
@@ -131,11 +131,7 @@ def share_documents(local: Storage, mirror: Storage, attempt: AttemptDocument) -
     """Copy to each root ``run.json`` and the attempt documents up to ``attempt`` that only the other root has.
 
     Retention, and a start with one root only, can then follow the lineage as far as it goes there. The ``run.json`` of
-    a copy stays away from a root without the document that ends the copy, such as one that is damaged at the other
-    root: with it, that root would be taken for a copy that has not ended.
-
-    Raises:
-        StorageError: If one of the roots failed; the same call continues.
+    a copy stays away from a root without the document that ends the copy: it would be taken for an unfinished one.
     """
     here, there = list_attempts(local), list_attempts(mirror)
     up_to = range(1, attempt.attempt + 1)
@@ -143,9 +139,7 @@ def share_documents(local: Storage, mirror: Storage, attempt: AttemptDocument) -
     _copy_documents(mirror, local, sorted((there - here).intersection(up_to)))
     for source, target in ((mirror, local), (local, mirror)):
         run = read_run(source)
-        if run is None:
-            continue
-        if run.copied_from is None or run.copied_from.last_attempt in list_attempts(target):
+        if run and (run.copied_from is None or run.copied_from.last_attempt in list_attempts(target)):
             create_once(target, RUN, encode(run))
 
 
@@ -170,7 +164,7 @@ def refuse_separate(local: Storage, mirror: Storage) -> None:
 def _agree(local: Storage, mirror: Storage, numbers: Iterable[int]) -> int:
     """Return the highest readable of ``numbers``, 0 without one; raise ResumeError if its token differs."""
     for number in sorted(numbers, reverse=True):
-        ours, theirs = _document(local, number), _document(mirror, number)
+        ours, theirs = read_attempt(local, number), read_attempt(mirror, number)
         if ours is None or theirs is None:
             continue
         if ours.token == theirs.token:
@@ -208,7 +202,7 @@ def _copy_documents(source: Storage, target: Storage, numbers: Iterable[int]) ->
     for document in documents_of(source, numbers):
         content = create_once(target, attempt_key(document.attempt), encode(document))
         if content != encode(document):
-            other = _document(target, document.attempt)
+            other = read_attempt(target, document.attempt)
             if other is not None:
                 raise _separate(source, document, target, other)
 
@@ -217,19 +211,14 @@ def _separate(local: Storage, ours: AttemptDocument, mirror: Storage, theirs: At
     other = "" if ours.attempt == theirs.attempt else f"attempt {theirs.attempt} "
     return ResumeError(
         f"the run continued separately at {local.url} and at its mirror {mirror.url}: attempt {ours.attempt} was "
-        f"begun on {ours.host} at {ours.created_at} and {other}on {theirs.host} at {theirs.created_at}, each without "
-        "the other. Decide which one continues, and start with it and a new, empty folder in the other's place "
-        "(root= to continue from the mirror, mirror= to continue from the local root). Nothing was changed."
+        f"begun on {ours.host} at {ours.created_at} and {other}on {theirs.host} at {theirs.created_at}. Decide which "
+        "one continues, and start with it and a new, empty folder in the other's place (as root= or mirror=). Nothing "
+        "was changed."
     )
 
 
 def documents_of(storage: Storage, numbers: Iterable[int]) -> Iterable[AttemptDocument]:
-    return (document for number in numbers if (document := _document(storage, number)) is not None)
-
-
-def _document(storage: Storage, number: int) -> AttemptDocument | None:
-    document = read_if_intact(storage, attempt_key(number), AttemptDocument)
-    return document if document is not None and document.attempt == number else None
+    return (document for number in numbers if (document := read_attempt(storage, number)) is not None)
 
 
 def open_homes(homes: Sequence[Storage], away: Sequence[str], opening: Opening, leader: Leader) -> Opened | Contents:
@@ -249,29 +238,21 @@ def reach(mirror: Storage) -> None:
 def _refuse_lost(there: Storage, away: str, opening: Opening) -> None:
     """Raise StorageError if the run has a newer checkpoint than ``there``, which only the mirrors ``away`` can have."""
     index = Index(there)
-    if not any(map(index.is_committed, reversed(index.names))):
-        for document in documents_of(there, index.attempts):
-            if document.parent is not None:
-                raise StorageError(
-                    f"the run at {there.url} continues from {document.parent}, which is only at the mirror "
-                    f"{away}, and the mirror cannot be reached. Starting afresh would lose it. Start again "
-                    "when the mirror can be reached."
-                )
+    newest = next(filter(index.is_committed, reversed(index.names)), None)
+    where = f"which is only at the mirror {away}, and the mirror cannot be reached"
+    if newest is None:
+        parent = next((document.parent for document in documents_of(there, index.attempts) if document.parent), None)
+        if parent is not None:
+            raise StorageError(
+                f"the run at {there.url} continues from {parent}, {where}. Starting afresh would lose it. Start again "
+                "when the mirror can be reached."
+            )
     elif opening.checkpoint == LATEST:
-        _refuse_older(there, away, index)
-
-
-def _refuse_older(there: Storage, away: str, index: Index) -> None:
-    """Raise StorageError if the newest start continued from a newer checkpoint than ``there``."""
-    newest = next(name.attempt for name in reversed(index.names) if index.is_committed(name))
-    later = sorted((number for number in index.attempts if number > newest), reverse=True)
-    document = next(iter(documents_of(there, later)), None)  # that attempt looked at all before it
-    if document is None or document.branch is not None:
-        return
-    parent = CheckpointName.parse(document.parent or "")
-    if parent is not None and not index.is_committed(parent):
-        raise StorageError(
-            f"the run at {there.url} continued from {parent}, which is only at the mirror {away}, and the "
-            "mirror cannot be reached. Continuing from an older checkpoint would set it aside. Start again when the "
-            "mirror can be reached, or name the checkpoint to continue from with checkpoint=."
-        )
+        later = sorted((number for number in index.attempts if number > newest.attempt), reverse=True)
+        document = next(iter(documents_of(there, later)), None)  # that attempt looked at all before it
+        parsed = CheckpointName.parse(document.parent or "") if document and document.branch is None else None
+        if parsed is not None and not index.is_committed(parsed):
+            raise StorageError(
+                f"the run at {there.url} continued from {parsed}, {where}. Continuing from an older checkpoint would "
+                "set it aside. Start again when the mirror can be reached, or name a checkpoint with checkpoint=."
+            )

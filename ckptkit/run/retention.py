@@ -79,7 +79,7 @@ class Retention:
         return self._remove(doomed) if doomed and self._can_be_read(newest_first[:2]) else []
 
     def _add(self, name: CheckpointName | None) -> bool:
-        """Add the own commit ``name`` to the folders that are known; return whether all of them are known then."""
+        """Add an own commit; return whether all folders are known then."""
         newest = next(reversed(self._folders), None)
         if name is None or newest is None or name.attempt != self._attempt.attempt or name <= newest:
             return False
@@ -88,22 +88,19 @@ class Retention:
         return True
 
     def _may_remove(self) -> bool:
-        """Whether one might go. Counting unread folders as commits can only add some to remove, never hide one."""
+        # Counting unread folders as commits can only add some to remove, never hide one.
         return self._policy.needs_metrics or bool(self._unwanted(self._possible()))
 
     def make_room(self, incoming: CheckpointName, lacking_bytes: Callable[[], int]) -> list[CheckpointName]:
         """Remove checkpoints one at a time until a save fits; return them. If all would not be enough, remove none."""
         removed: list[CheckpointName] = []
+        stuck: set[CheckpointName] = set()
         try:
             self._list()
-            stuck: set[CheckpointName] = set()
             while lacking_bytes() and (chosen := self._expendable(lacking_bytes(), stuck)):
-                for folder in chosen:
-                    if not lacking_bytes():
-                        break
-                    self._check_fence()
-                    removed += self._remove([folder])
-                stuck.update(folder.name for folder in chosen if folder.name in self._stuck)
+                self._check_fence()
+                removed += self._remove(chosen[:1])
+                stuck.update(folder.name for folder in chosen[:1] if folder.name in self._stuck)
         except StaleAttemptError:
             raise
         except Exception as error:  # noqa: BLE001 - even a keep policy may raise
@@ -148,7 +145,7 @@ class Retention:
         return chosen if is_enough and self._can_be_read(newest_first[:2]) else []
 
     def _freed_bytes(self, chosen: Sequence[_Folder], committed: Sequence[_Folder]) -> int:
-        """Return how much memory the removal of ``chosen`` frees, with the frozen shards of attempts that then end."""
+        """Return what the removal of ``chosen`` frees, with the frozen shards of attempts that then end."""
         left = {folder.name.attempt for folder in committed if folder not in chosen}
         ended = {folder.name.attempt for folder in chosen} - left
         folders = [folder.name.folder for folder in chosen]
@@ -177,8 +174,7 @@ class Retention:
 
     def _possible(self) -> list[_Folder]:
         """Return, newest first, what is committed as far as it was read."""
-        newest_first = reversed(self._folders.values())
-        return [folder for folder in newest_first if folder.commit is None or isinstance(folder.commit, Commit)]
+        return [folder for folder in reversed(self._folders.values()) if isinstance(folder.commit, Commit | None)]
 
     def _learn_certified(self) -> None:
         if needs_certificates(self._policy):

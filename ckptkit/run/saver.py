@@ -1,10 +1,9 @@
 """Runs the saves of rank 0 (`Saver`), and those of any other rank (`PartSaver`), each in a safe order.
 
 The order: fence check, void and empty the folders of failed saves, make room, write, wait for the parts of other ranks,
-manifest, fence check, COMMIT, fence check, retention.
-Guarantees: a save that returns is committed and durable, and a fence check has passed since. The folder of one that
-raises is void, or the next save voids it or finds it committed. Ranks above 0 create no COMMIT and delete nothing. One
-save at a time, on the writer thread; any thread may call `committed_at`.
+manifest, fence check, COMMIT, fence check, retention. A save that returns is committed and durable, and a fence check
+has passed since. The folder of one that raises is void, or the next save voids it or finds it committed. One save at a
+time, on the writer thread; any thread may call `committed_at`.
 """
 
 from __future__ import annotations
@@ -56,9 +55,7 @@ class _RankSaver:
     """Is the base of both savers: what only one of them does is nothing here."""
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, room: Room) -> None:
-        self._storage = storage
-        self._attempt = attempt
-        self._room = room
+        self._storage, self._attempt, self._room = storage, attempt, room
         self._committed: dict[tuple[int, int], CheckpointName] = {}
         self.frozen = FrozenShards(storage, attempt, self._check_fence)
         self.newest: CheckpointName | None = None  # any thread may read it
@@ -91,9 +88,7 @@ class Saver(_RankSaver):
         room: Room = UNLIMITED,
     ) -> None:
         super().__init__(storage, attempt, room)
-        self._run_id = run_id
-        self._retention = retention
-        self._receipts = receipts
+        self._run_id, self._retention, self._receipts = run_id, retention, receipts
         self._removed: list[CheckpointName] = []  # to make room, and not reported yet
         self._tries: dict[tuple[int, int], int] = {}
         self._undecided: dict[CheckpointName, Mapping[str, float | None]] = {}
@@ -135,8 +130,8 @@ class Saver(_RankSaver):
         if not isinstance(there, Commit) or there.token != self._attempt.token:
             self._forget(name)
             raise StorageError(
-                f"{name.commit_key} below {self._storage.url}, which this process made, is missing: the run, or a "
-                "part of it, was deleted. The next save of this state writes it again."
+                f"{name.commit_key} below {self._storage.url}, which this process made, is missing: a part of the run "
+                "was deleted. The next save of this state writes it again."
             )
 
     def save(self, request: SaveRequest) -> SaveResult:
@@ -186,9 +181,8 @@ class Saver(_RankSaver):
         """Remove what may go if the save does not fit, and refuse the save if it still does not."""
         needed = needed_bytes(request, self.frozen)
         lacking_bytes = partial(self._room.lacking_bytes, needed)
-        if not lacking_bytes():
-            return
-        self._removed += self._retention.make_room(request.name, lacking_bytes)
+        if lacking_bytes():
+            self._removed += self._retention.make_room(request.name, lacking_bytes)
         try:
             self._room.expect(needed, str(request.name))
         except StorageError:

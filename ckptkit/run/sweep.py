@@ -1,8 +1,8 @@
 """Removes what dead attempts left: unfinished writes, the data of saves that never committed, frozen shards.
 
-Guarantees: no data is deleted before its folder is known to be void; a COMMIT that arrives meanwhile wins. Files of the
-calling or a higher attempt, of unknown owner, or of an attempt whose folders may be away, are not touched. What cannot
-be removed delays nothing else: one warning names it.
+No data is deleted before its folder is known to be void; a COMMIT that arrives meanwhile wins. Files of the calling or
+a higher attempt, of unknown owner, or of an attempt whose folders may be away, are not touched. What cannot be removed
+delays nothing else: one warning names it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 from ckptkit.checkpoint.commit import keys_below, list_attempts, list_names, remove_data, void_or_leave
-from ckptkit.errors import CorruptCheckpointError, StorageError
+from ckptkit.errors import StorageError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.layout import (
     ATTEMPTS,
@@ -31,7 +31,7 @@ from ckptkit.format.layout import (
     segment_key,
 )
 from ckptkit.run.event_log import segments_of
-from ckptkit.run.fence import check_fence, read_run
+from ckptkit.run.fence import check_fence, read_attempt, read_run
 from ckptkit.run.index import Documents, Folders, Lineage
 from ckptkit.storage import Storage
 
@@ -99,8 +99,8 @@ def remove_each(
     new = [item for item in stuck if item not in warned]
     if new:
         _log.warning(
-            "%s%s could not be removed from %s: %s. This stays and costs space; all else goes as usual. Remove it, or "
-            "let this user do so: see its owner and mode, `lsattr`, and the bucket's holds and policies",
+            "%s%s could not be removed from %s: %s. This stays and costs space. Remove it, or let this user do so: see "
+            "its owner and mode, `lsattr`, and the bucket's holds and policies",
             *(new[0], f" and {len(new) - 1} more" if len(new) > 1 else "", storage.url),
             " ".join(str(stuck[new[0]]).split()).rstrip("."),
         )
@@ -158,14 +158,12 @@ def _clear_unfinished(storage: Storage, attempt: AttemptDocument) -> None:
 def _forget_failed_starts(storage: Storage, folders: Folders, attempt: AttemptDocument) -> None:
     """Remove what is left of failed starts: attempts between the parent's and this one that committed nothing.
 
-    The last few stay, and so does the last attempt of a copy. Only starts from the same checkpoint are removed: this
-    attempt has read that checkpoint, so it would have seen their commits. Starts from a checkpoint that the user named
-    are neither removed nor remove others: between two of them, `ckptkit prune` may have removed what one committed.
+    The last few stay, and so does the last attempt of a copy. This attempt has read the checkpoint that they started
+    from, so it would have seen their commits; after a start from a named one, `ckptkit prune` may have removed those.
     """
     parent = CheckpointName.parse(attempt.parent or "")
     if parent is None or attempt.branch is not None or attempt.attempt - parent.attempt - 1 <= _FAILED_STARTS:
         return  # without a parent, checkpoints/ may be unreachable
-    documents = Documents(storage)
     numbers = list_attempts(storage) | {name.attempt for name in folders.names}
     failed = sorted(number for number in numbers if parent.attempt < number < attempt.attempt)
     run = read_run(storage)
@@ -176,21 +174,15 @@ def _forget_failed_starts(storage: Storage, folders: Folders, attempt: AttemptDo
             return  # this attempt may have continued from a lower one
         if place < _FAILED_STARTS or number == ends_copy:
             continue
-        if not all(map(folders.is_bare_void, names)) or not _began_alike(documents, number, attempt):
+        document = read_attempt(storage, number)
+        began_alike = document is not None and (document.parent, document.branch) == (attempt.parent, None)
+        if not all(map(folders.is_bare_void, names)) or not began_alike:
             return
         # The document last: without it, no later sweep would look for the rest. Of the segments, the last one first: a
         # deletion that stops halfway leaves no gap.
         segments = [segment_key(*place) for place in reversed(segments_of(storage, number))]
         storage.delete([*(name.commit_key for name in names), *segments])
         storage.delete([attempt_key(number)])
-
-
-def _began_alike(documents: Documents, number: int, attempt: AttemptDocument) -> bool:
-    try:
-        document = documents.document(number)
-    except CorruptCheckpointError:
-        return False
-    return document.parent == attempt.parent and document.branch is None
 
 
 def _old_voids(storage: Storage, folders: Folders, attempt: AttemptDocument) -> list[str]:
