@@ -1,9 +1,9 @@
 """Opens an attempt: chooses a checkpoint, applies it, and fences every earlier start of the run.
 
 The order is the protocol (``docs/format.md``, Starting): list, choose, check the documents, apply, which verifies every
-byte that it reads; make sure that the applied checkpoint stays; create ``attempts/N+1.json`` with it as parent; list
-again. So a wrong model fails before it fences a running job, and of two starts the last one wins. The training thread
-only, once per process and run.
+byte; make sure that the applied checkpoint stays; create ``attempts/N+1.json`` with it as parent; list again. So a
+wrong model fails before it fences a running job, and of two starts the last one wins. The training thread only, once
+per process and run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from datetime import datetime, timedelta
 from itertools import dropwhile, islice
 from pathlib import Path
 
-from ckptkit.checkpoint.commit import create_once, list_names, read_document, void
-from ckptkit.checkpoint.open import committed, open_checkpoint
+from ckptkit.checkpoint.commit import create_once, list_names, read_commit, read_document, void
+from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.core.contents import Contents
 from ckptkit.core.text import listed
 from ckptkit.core.waiting import LongWait
@@ -33,7 +33,7 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, PassedOver, RunDocument, Void, decode, encode
+from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, Commit, PassedOver, RunDocument, Void, decode, encode
 from ckptkit.format.events import Ended, LifeEnded
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.format.versions import UNKNOWN, changed
@@ -170,22 +170,17 @@ def open_attempt(storage: Storage, opening: Opening, leader: Leader, copies: Cop
 
 
 def _refuse_replaced(storage: Storage, attempt: AttemptDocument) -> None:
-    """Delete this attempt's document if another process already works under its number.
+    """Delete this attempt's document, and raise, if another process already works under its number.
 
-    This happens only where a lease replaces conditional writes (``docs/adr/0003``): this document came late and
-    replaced the other one. A folder under the number shows it, since a folder is created after its attempt's document.
-    The other process puts its document back at its next save.
-
-    Raises:
-        StaleAttemptError: If another process works under the number.
+    Where a lease replaces conditional writes (``docs/adr/0003``), this document may have come late and replaced the
+    other one. A folder shows it, since it is created after its document, which its process puts back at the next save.
     """
-    if not list_names(storage, checkpoints_prefix(attempt.attempt)):
-        return
-    storage.delete([attempt_key(attempt.attempt)])
-    raise StaleAttemptError(
-        f"another process took over the run {storage.url} while the start of this one was stalled, and has saved "
-        "since. This process must stop: the other one continues. Make sure that only one job is started on the run."
-    )
+    if list_names(storage, checkpoints_prefix(attempt.attempt)):
+        storage.delete([attempt_key(attempt.attempt)])
+        raise StaleAttemptError(
+            f"another process took over the run {storage.url} while the start of this one was stalled, and has saved "
+            "since. This process must stop: the other one continues. Make sure that only one job is started on the run."
+        )
 
 
 def _apply_first(
@@ -212,8 +207,8 @@ def _apply_first(
             raise CheckpointNotFoundError(f"the newest checkpoint is no longer {choice.first}")
         reasons = listed([f"{passed.checkpoint}: {passed.reason}" for passed in passed_over])
         raise CorruptCheckpointError(
-            f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it. Restore one of "
-            f"them from a copy (`ckptkit copy BACKUP ROOT`), or start under another root:{reasons}"
+            f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it. Restore one "
+            f"(`ckptkit copy BACKUP ROOT`), or start under another root:{reasons}"
         )
     leader.begin(storage.url)
     return Applied(None, None, tuple(passed_over))
@@ -222,9 +217,8 @@ def _apply_first(
 def _with_way_on(error: StorageError, name: CheckpointName, choice: Choice) -> StorageError:
     """Add to ``error`` the option that continues from the checkpoint before ``name``, if there is one."""
     older = None
-    if choice.branch is None:
-        with contextlib.suppress(CkptKitError):
-            older = next(islice(dropwhile(lambda candidate: candidate != name, choice.candidates), 1, None), None)
+    with contextlib.suppress(CkptKitError):
+        older = next(islice(dropwhile(lambda candidate: candidate != name, choice.candidates), 1, None), None)
     if older is None:
         return error
     return StorageError(
@@ -298,8 +292,7 @@ def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -
 def _parent_stays(parent: CheckpointName | None, token: str, copies: Copies) -> bool:
     """Make the parent survive a power loss before a durable document names it; return False if the parent is gone.
 
-    A local file system shows a COMMIT before its folder is fsynced, and the writer may have died in between. Trying to
-    create the COMMIT as void makes it durable. If retention has just removed it, this does not bring it back.
+    A local file system shows a COMMIT before its folder is fsynced. Trying to create it as void makes it durable.
     """
     if parent is None:
         return True
@@ -314,11 +307,8 @@ def _still_newest(
     storage: Storage, own: set[int], choice: Choice, parent: CheckpointName | None, opening: Opening
 ) -> bool:
     """Whether the choice would be the same now, without regard to the attempts that this start created."""
-    if parent is not None:
-        try:
-            committed(storage, parent)
-        except CheckpointNotFoundError:
-            return False
+    if parent is not None and not isinstance(read_commit(storage, parent), Commit):
+        return False
     if choice.branch is not None:
         return True
     return choose(Index(storage, ignoring=own), opening.checkpoint, rewind=opening.rewind).first == choice.first

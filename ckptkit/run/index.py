@@ -1,8 +1,8 @@
 """Finds checkpoints by listing, determines which are committed, and follows the lineage of an attempt.
 
-Guarantees: only names and create-only markers decide, never a clock or a pointer. A COMMIT that does not parse counts
-as a corrupt checkpoint. `Folders`, and `Survey` with it, read hardly any COMMIT: void markers have one size, real ones
-are larger, and one alone in its folder with that size counts as void. Every object is one look and becomes stale.
+Only names and create-only markers decide, never a clock or a pointer. A COMMIT that does not parse counts as a corrupt
+checkpoint. `Folders`, and `Survey` with it, read hardly any COMMIT: void markers have one size, real ones are larger,
+and one alone in its folder with that size counts as void. Every object is one look and becomes stale.
 """
 
 from __future__ import annotations
@@ -66,15 +66,13 @@ class Documents:
 
     @cached_property
     def _bare_voids(self) -> frozenset[CheckpointName]:
-        """Folders that hold only a void marker, by its size, as in `ckptkit.run.index.Folders`."""
         folders = Folders(self.storage)
         return frozenset(filter(folders.is_bare_void, folders.names))
 
     def is_foreign(self, name: CheckpointName) -> bool:
-        """Whether a process other than the owner of its attempt created the COMMIT of ``name``.
+        """Whether another process than the owner of its attempt created the COMMIT of ``name``.
 
-        The run was removed or moved while that process trained, and begun anew. What that process committed since does
-        not belong to this run, although the name suggests it.
+        The run was removed or moved while that process trained, and begun anew: its commits are not of this run.
         """
         commit = self.commit(name)
         try:

@@ -1,8 +1,8 @@
-"""Opens an attempt for a job of many ranks: rank 0 runs the protocol, and the other ranks follow its orders.
+"""Opens an attempt for a job of one or many ranks: rank 0 runs the protocol, and the other ranks follow its orders.
 
-Guarantees: on return every rank holds the state of the same checkpoint and the same attempt, or every rank has raised.
-If a part is corrupt for one rank, all go back one checkpoint. Ranks above 0 list nothing and choose nothing. The
-training thread only, in all ranks at the same time.
+On return every rank holds the state of the same checkpoint and the same attempt, or every rank has raised. If a part is
+corrupt for one rank, all go back one checkpoint. Ranks above 0 list nothing and choose nothing. The training thread
+only, in all ranks at the same time.
 """
 
 from __future__ import annotations
@@ -174,14 +174,13 @@ def _see(homes: Sequence[Storage], attempt: AttemptDocument | None) -> None:
     key = attempt_key(attempt.attempt)
     for storage in homes:
         if read_if_intact(storage, key, AttemptDocument) != attempt:
-            seen = f"rank 0 opened attempt {attempt.attempt} of the run, but {key} at {storage.url} is not that attempt"
-            if storage is not homes[0]:
-                raise ResumeError(
-                    f"{seen} for this rank: the ranks have different mirrors. Give all ranks the same, at one server"
-                )
+            advice = "mirrors. Give all ranks the same, at one server"
+            if storage is homes[0]:
+                advice = "roots. Give all ranks one shared root, such as a bucket or a network file system, by an "
+                advice += "absolute path"
             raise ResumeError(
-                f"{seen} for this rank: the ranks have different roots. Give all ranks one shared root, such as a "
-                "bucket or a network file system, by an absolute path"
+                f"rank 0 opened attempt {attempt.attempt} of the run, but {key} at {storage.url} is not that attempt "
+                f"for this rank: the ranks have different {advice}"
             )
 
 
@@ -221,18 +220,9 @@ def _act(
 
 
 def _raise_gravest(own: BaseException | None, outcomes: Sequence[_Outcome], me: int) -> None:
-    """Raise the failure that decides, if any: another error before a removed checkpoint, and that before a corrupt one.
-
-    After a corrupt or a removed checkpoint the protocol tries another one, which must not hide an error that ends the
-    start.
-    """
-    failures = [
-        (_lightness(outcome.failure), rank, outcome.failure) for rank, outcome in enumerate(outcomes) if outcome.failure
-    ]
+    """Raise the failure that decides, if any: first an error after which the protocol tries no other checkpoint."""
+    lightness = {CheckpointNotFoundError.__name__: 1, CorruptCheckpointError.__name__: 2}
+    failures = [(rank, outcome.failure) for rank, outcome in enumerate(outcomes) if outcome.failure]
     if failures:
-        _, rank, failure = min(failures, key=lambda item: item[:2])
+        rank, failure = min(failures, key=lambda item: lightness.get(item[1].kind, 0))  # the first of equals
         raise own if rank == me and own is not None else failure.error(rank)
-
-
-def _lightness(failure: RankFailure) -> int:
-    return {CheckpointNotFoundError.__name__: 1, CorruptCheckpointError.__name__: 2}.get(failure.kind, 0)

@@ -1,8 +1,7 @@
 """Chooses the checkpoints that a start should try, in order, and opens the one that a user asks for.
 
-Guarantees: it follows the protocol (``docs/format.md``, Starting). No document and no COMMIT is read before it is
-needed, so a run with thousands of them starts as fast as a small one. What a running job removes meanwhile is looked up
-anew.
+It follows the protocol (``docs/format.md``, Starting). No document and no COMMIT is read before it is needed, so a run
+with thousands of them starts as fast as a small one. What a running job removes meanwhile is looked up anew.
 """
 
 from __future__ import annotations
@@ -117,11 +116,10 @@ def _pass_over(what: str, reason: str, passed_over: dict[str, PassedOver]) -> No
 def _chosen(index: Index, empty: Iterable[int], head: Head | None, passed_over: dict[str, PassedOver]) -> Head | None:
     """Return the head of the newest ``empty`` attempt whose parent a user named, which only its document records.
 
-    The other empty attempts do not decide where a start continues. Another attempt may have continued from their
-    parent, before or after, on a root that they did not see; or while they were starting, so that retention removed
-    their parent. But the newest one whose document can be read has looked at all before it. If its parent is the first
-    commit of ``head`` and it passed nothing over, no user had chosen otherwise. Then none of the earlier documents is
-    read, however many there are.
+    The other empty attempts do not decide where a start continues: another attempt may have continued from their parent
+    on a root that they did not see. But the newest one whose document can be read has looked at all before it. If its
+    parent is the first commit of ``head`` and it passed nothing over, no user had chosen otherwise, and no earlier
+    document is read, however many there are.
     """
     for attempt in empty:
         key = attempt_key(attempt)
@@ -136,25 +134,16 @@ def _chosen(index: Index, empty: Iterable[int], head: Head | None, passed_over: 
             chosen = _head_at(index, attempt, passed_over) if index.is_committed(before.last) else None
             if chosen is not None:
                 return chosen
-            # An unreachable mirror may have it. The start records this, so that later starts do not conclude that it
-            # saw that checkpoint.
+            # An unreachable mirror may have it. Later starts must not conclude that this one saw that checkpoint.
             _pass_over(key, f"it went back to {document.branch}, which is missing", passed_over)
-        elif _is_gone(index, head, before):
+        elif head and before and before.last and before.last > head.first and not index.is_committed(before.last):
+            # Retention removes a parent below two newer commits only. This one lies at a mirror that was not given, or
+            # a part of the run was lost or restored from an older backup.
             reason = f"it continued from {document.parent}, which is newer than the checkpoints here and is missing"
             _pass_over(key, reason, passed_over)
         if document.parent == (str(head.first) if head is not None else None) and not document.passed_over:
             return None
     return None
-
-
-def _is_gone(index: Index, head: Head | None, before: Segment | None) -> bool:
-    """Return whether the parent that ends ``before`` is absent and newer than all commits of ``head``.
-
-    Retention removes a parent below two newer commits only. This one lies at a mirror that was not given, or a part of
-    the run was lost or restored from an older backup.
-    """
-    parent = before.last if before is not None else None
-    return head is not None and parent is not None and parent > head.first and not index.is_committed(parent)
 
 
 def named(index: Index, checkpoint: str) -> CheckpointName:
@@ -238,10 +227,7 @@ def _went_on(index: Index, head: Head, checkpoint: str) -> bool:
 
 
 def _went_on_from(index: Index, head: Head, name: CheckpointName) -> bool:
-    """Whether ``head`` continued from ``name`` after a user had named it.
-
-    The attempt that it was named for may be on no lineage: it died before it committed, or its commits are corrupt.
-    """
+    """Whether ``head`` continued from ``name`` after a user had named it, perhaps for an attempt that died."""
     later = [segment.attempt for segment in head.lineage.down_to(name.attempt) if segment.attempt > name.attempt]
     unreadable = head.lineage.broken if (head.lineage.broken_at or 0) > name.attempt else None
     if unreadable is None:
@@ -269,8 +255,7 @@ def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
         why = "; ".join(dict.fromkeys(passed.reason for passed in passed_over)) or "no attempt document leads to them"
         raise CorruptCheckpointError(
             f"the run has committed checkpoints ({', '.join(orphans)}) that cannot be used: {why}. Restore the files "
-            "below attempts/ (if the file of a job was replaced, its log has the original), or start again under "
-            "another root."
+            "below attempts/ (a job whose file was replaced has it in its log), or start under another root."
         )
 
 
@@ -290,10 +275,9 @@ def _refuse_emptied(index: Index) -> None:
             f"the files below {EVENTS}/ tell of {len(known)} committed checkpoints, the newest {max(known, key=str)}"
         )
     raise CorruptCheckpointError(
-        f"{shown}, but {CHECKPOINTS}/ of {index.storage.url} holds none. If it is on a separate disk, mount it. If "
-        "this is a copy of a run that was training, copy it again with `ckptkit copy`. If this is the mirror of a job "
-        "whose first upload did not end, start that job where its local root is. Otherwise restore the folder from a "
-        "copy, or use another root."
+        f"{shown}, but {CHECKPOINTS}/ of {index.storage.url} holds none. If it is on a separate disk, mount it. Copy "
+        "the copy of a run that was training again with `ckptkit copy`; start the job of a mirror whose first upload "
+        "did not end where its local root is. Otherwise restore the folder, or use another root."
     )
 
 

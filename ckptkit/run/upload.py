@@ -1,8 +1,8 @@
 """Uploads committed checkpoints from the local root to one of its mirrors, one at a time.
 
-The order is that of `ckptkit.run.saver`: fence check, attempt documents, files, fence check, COMMIT, fence check,
-retention. Guarantees: a checkpoint committed at the mirror is whole, and its lineage can be followed there. Each rank
-uploads its part and confirms it with a receipt; rank 0 commits there, last and once. Any thread, one at a time.
+The order is that of `ckptkit.run.saver`. A checkpoint committed at the mirror is whole, and its lineage can be followed
+there. Each rank uploads its part and confirms it with a receipt; rank 0 commits there, last and once. Any thread, one
+at a time.
 """
 
 from __future__ import annotations
@@ -90,22 +90,13 @@ class _Uploads:
     """Counts the bytes of the current upload, else of the last one, and remembers the files that are proven there."""
 
     def __init__(
-        self,
-        local: Storage,
-        mirror: Storage,
-        attempt: AttemptDocument,
-        patience: timedelta,
-        pace: UploadPace,
+        self, local: Storage, mirror: Storage, attempt: AttemptDocument, patience: timedelta, pace: UploadPace
     ) -> None:
-        self._local = local
-        self._mirror = mirror
-        self._attempt = attempt
-        self._patience = patience
+        self._local, self._mirror, self._attempt, self._patience = local, mirror, attempt, patience
         self._monotonic = pace.monotonic
         self._proven: set[str] = set()
         self.pace = pace
-        self.size_bytes = 0
-        self.done_bytes = 0
+        self.size_bytes = self.done_bytes = 0
 
     def _check_fence(self) -> None:
         check_fence(self._mirror, self._attempt)
@@ -133,12 +124,9 @@ class Uploader(_Uploads):
         pace: UploadPace | None = None,
     ) -> None:
         super().__init__(homes[0], mirror, attempt, patience, pace or UploadPace(None))
-        self._homes = homes
-        self._brings_home = brings_home
-        self._ranks = ranks
+        self._homes, self._brings_home, self._ranks, self._run_id = homes, brings_home, ranks, run_id
         self._receipts: Receipts | None = None
         self._is_hurried = False
-        self._run_id = run_id
         self._retention = Retention(mirror, attempt, policy)
         self._begun: set[CheckpointName] = set()
         self._stuck: set[object] = set()  # could not be swept
@@ -192,15 +180,15 @@ class Uploader(_Uploads):
 
     def _copy_from_any(self, name: CheckpointName, document: AttemptDocument) -> None:
         """Copy ``name`` from the nearest home that has it whole; raise the local root's error if none has."""
-        try:
-            self._copy(self._local, open_checkpoint(self._local, name, document))
-        except (CheckpointNotFoundError, CorruptCheckpointError):
-            for home in self._homes[1:]:
-                with contextlib.suppress(CheckpointNotFoundError, CorruptCheckpointError):
-                    if home is not self._mirror:
-                        self._copy(home, open_checkpoint(home, name, document))
-                        return
-            raise
+        failed: CkptKitError | None = None
+        for home in self._homes:
+            try:
+                if home is not self._mirror:
+                    return self._copy(home, open_checkpoint(home, name, document))
+            except (CheckpointNotFoundError, CorruptCheckpointError) as error:
+                failed = failed or error
+        assert failed is not None  # noqa: S101 - the local root is no mirror
+        raise failed
 
     def _bring_home(self, name: CheckpointName) -> None:
         """Copy ``name`` from the mirror to the local root, so that the next start reads it there."""
@@ -289,9 +277,8 @@ class Uploader(_Uploads):
 
     def _remove_given_up(self, besides: CheckpointName) -> None:
         given_up = sorted(self._begun - {besides})
-        if not given_up:
-            return
-        self._check_fence()
+        if given_up:
+            self._check_fence()
 
         def empty(name: CheckpointName) -> None:
             if keys_below(self._mirror, name.folder) and void_or_leave(self._mirror, name, self._attempt.token):
