@@ -1,17 +1,14 @@
 """Makes a botocore client from ``storage_options``, which are named as in s3fs; an unknown option is an error.
 
 Each request is signed with the newest keys that their source gave. The source is asked again shortly before keys expire
-and when the server says that they have expired, by one thread at a time.
-
-For Huawei OBS, the sources are "Accessing an OBS Bucket Using a Domain Name" of the OBS documentation (virtual-hosted
-addressing on ``obs.<region>.myhuaweicloud.com``; path style is refused there), and the names of environment variables
-in obsfs, the Huawei Cloud SDK and MoXing. Not tested against the real service: see docs/obs.md. Any thread may call it.
+and when the server says that they have expired, by one thread at a time. For Huawei OBS, the sources are "Accessing an
+OBS Bucket Using a Domain Name" of the OBS documentation, and the names of environment variables in obsfs, the Huawei
+Cloud SDK and MoXing. Not tested against the real service: see docs/obs.md. Any thread may call it.
 """
 
 from __future__ import annotations
 
 import functools
-import ipaddress
 import logging
 import os
 import re
@@ -328,13 +325,9 @@ def region_of(endpoint_url: str, environment: Mapping[str, str] = os.environ) ->
 
 
 def addressing_of(endpoint_url: str) -> str:
-    """Return ``"virtual"``, or ``"path"`` for an IP address, or a name outside of Huawei's public cloud."""
+    """Return ``"virtual"`` for Huawei's public cloud, which refuses ``"path"``."""
     host = urlsplit(endpoint_url).hostname or ""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return "virtual" if _PUBLIC.fullmatch(host) or host.endswith(".myhuaweicloud.com") else "path"
-    return "path"
+    return "virtual" if _PUBLIC.fullmatch(host) or host.endswith(".myhuaweicloud.com") else "path"
 
 
 def keys_of(options: S3Options, environment: Mapping[str, str] = os.environ) -> Callable[[], Keys] | None:

@@ -3,7 +3,7 @@
 A request ends by its deadline, or a read timeout after it, wherever a server stalls; only a server that sends a byte of
 a header or a listing now and then can make it longer. Absence is FileNotFoundError, a condition that did not hold is
 FileExistsError, any other failure is a StorageError. After a lost reply, a conditional put may report its own file as
-an existing one. Bodies are sent from the caller's memory and received into it. Any thread may call it.
+an existing one. Any thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
@@ -30,11 +30,7 @@ _BLOCK_BYTES = 1 << 20
 _SPAN = re.compile(r"bytes (\d+)-(\d+)/.*")
 
 
-class Page(NamedTuple):
-    """Holds one page of a listing: sizes in bytes by key, and common prefixes, each with its trailing slash."""
-
-    files: Mapping[str, int]
-    folders: Sequence[str]
+class UploadGoneError(StorageError): ...
 
 
 class Bucket:
@@ -49,8 +45,8 @@ class Bucket:
         self._retry = retry
         self._written_with = dict(written_with)
 
-    def pages(self, prefix: str, delimiter: str = "") -> Iterator[Page]:
-        """List the keys that begin with ``prefix``, in pages of at most 1000."""
+    def pages(self, prefix: str, delimiter: str = "") -> Iterator[tuple[Mapping[str, int], Sequence[str]]]:
+        """Yield, for up to 1000 keys that begin with ``prefix``, sizes by key, and common prefixes with their slash."""
         # The first version of the call: stores other than Amazon's may lack the second one.
         arguments = {"Prefix": prefix, **({"Delimiter": delimiter} if delimiter else {})}
         used: set[str] = set()  # a set, since some servers make up tokens, which have no order
@@ -62,15 +58,13 @@ class Bucket:
             foreign = next((key for key in (*files, *folders) if not key.startswith(prefix)), None)
             if foreign is not None:
                 raise StorageError(f"could not list {self._where(prefix)}: the server lists {foreign!r} below it")
-            yield Page(files, folders)
+            yield files, folders
             if not answer["IsTruncated"]:
                 return
             last = answer.get("NextMarker") or max((*files, *folders), default=None)
             if last is None or last in used:
-                raise StorageError(
-                    f"could not list {self._where(prefix)}: the server's pages do not continue after "
-                    f"{arguments.get('Marker')!r}"
-                )
+                where, at = self._where(prefix), arguments.get("Marker")
+                raise StorageError(f"could not list {where}: the server's pages do not continue after {at!r}")
             used.add(last)
             arguments["Marker"] = last
 
@@ -108,9 +102,7 @@ class Bucket:
             _with("ETag", answer)  # else a proxy's page would be taken for the file, which would seem corrupt
             size_bytes = _size_of_part(answer, offset_bytes)
             if size_bytes is None or size_bytes > room:
-                raise StorageError(
-                    f"could not read {self._where(key)}: the server does not support reading a part of a file"
-                )
+                raise StorageError(f"could not read {self._where(key)}: the server does not support reading a part")
             with answer["Body"] as raw:
                 received = self._receive(raw, buffers, size_bytes, until)
             if received != size_bytes:
@@ -143,37 +135,31 @@ class Bucket:
         with suppress(FileNotFoundError):
             self._send("delete", key, "delete_object", {"Key": key}, may_be_absent=True, stop=stop)
 
-    def begin_upload(self, key: str, mark: Mapping[str, str]) -> tuple[str, bool]:
-        """Begin a multipart upload, whose object will have ``mark`` as metadata.
+    def begin_upload(self, key: str, mark: Mapping[str, str]) -> str:
+        """Begin a multipart upload, whose object will have ``mark`` as metadata; returns its id.
 
-        Returns:
-            The id of the upload, and whether an earlier try may have begun another upload, whose id was lost.
+        After a lost reply, there may be another upload, without parts; a later start aborts it.
         """
-        arguments = {"Bucket": self.name, "Key": key, "Metadata": dict(mark), **self._written_with}
-        tries = 0
-
-        def request(_: float) -> str:
-            nonlocal tries
-            tries += 1
-            return str(_with("UploadId", self._client.api.create_multipart_upload(**arguments))["UploadId"])
-
-        return self._call(f"begin to write {self._where(key)}", request), tries > 1
+        arguments = {"Key": key, "Metadata": dict(mark), **self._written_with}
+        return str(
+            self._send("begin to write", key, "create_multipart_upload", arguments, needs="UploadId")["UploadId"]
+        )
 
     def put_part(self, key: str, upload: str, number: int, data: memoryview, stop: Latch | None = None) -> str:
-        """Write part ``number``, counted from 1; returns its tag. Raises FileNotFoundError if the upload is gone."""
+        """Write part ``number``, counted from 1; returns its tag. Raises UploadGoneError if the upload is gone."""
         arguments = {"Key": key, "UploadId": upload, "PartNumber": number}
         verb = f"write part {number} of"
         return str(self._send(verb, key, "upload_part", arguments, body=data, needs="ETag", stop=stop)["ETag"])
 
     def complete_upload(self, key: str, upload: str, tags: Sequence[str]) -> None:
-        """Make the object from the parts with ``tags``, in order. Raises FileNotFoundError if the upload is gone."""
+        """Make the object from the parts with ``tags``, in order. Raises UploadGoneError if the upload is gone."""
         parts = [{"ETag": tag, "PartNumber": number} for number, tag in enumerate(tags, 1)]
         arguments = {"Key": key, "UploadId": upload, "MultipartUpload": {"Parts": parts}}
         self._send("complete", key, "complete_multipart_upload", arguments, needs="ETag")
 
     def abort_upload(self, key: str, upload: str) -> None:
         """Discard an upload and its parts, if the upload exists."""
-        with suppress(FileNotFoundError):
+        with suppress(UploadGoneError):
             self._send("abort", key, "abort_multipart_upload", {"Key": key, "UploadId": upload})
 
     def uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
@@ -182,7 +168,7 @@ class Bucket:
         while True:
             try:
                 answer = self._send("list uploads of", prefix, "list_multipart_uploads", {"Prefix": prefix, **begin})
-            except FileNotFoundError:
+            except UploadGoneError:
                 return  # rclone answers NoSuchUpload if there is none
             for upload in answer.get("Uploads", ()):
                 # Some servers ignore the prefix and list everything.
@@ -229,7 +215,10 @@ class Bucket:
                 return request(until)
             except (ClientError, BotoCoreError) as error:
                 if code_of(error) in _GONE:
-                    raise FileNotFoundError(f"could not {what}: the upload is gone") from error
+                    raise UploadGoneError(
+                        f"could not {what}: its upload no longer exists. Another process that took over this run "
+                        "removed it, or a lifecycle rule of the bucket did"
+                    ) from error
                 if code_of(error) in EXPIRED and credentials is not None and credentials.renew(used):
                     raise Transient(str(error)) from error
                 raise_as_ours(error, what, may_be_absent=may_be_absent)

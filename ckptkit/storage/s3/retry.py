@@ -1,12 +1,9 @@
-"""Says what a failed request means, and repeats it while that may be temporary, with backoff and jitter.
+"""Says what a failed request means, and repeats it while that may be temporary, with backoff and full jitter.
 
 Sources: the error codes of the Amazon S3 API reference ("Error responses") and of Huawei OBS ("OBS server-side error
 codes"). Servers differ in their codes, so the HTTP status decides where the code is unknown. An error is never taken
-for an answer; only the code NoSuchKey for a requested key means absence.
-
-A request that failed permanently is never repeated. The log reports trouble that lasts, and its end. No random number
-is drawn from Python's own generator, whose state belongs to training; botocore's own retries draw from it and have no
-deadline, and are off. The delays are "full jitter", as in the AWS Architecture Blog. Any thread may call it.
+for an answer; only NoSuchKey for a requested key means absence. No random number is drawn from Python's own generator,
+whose state belongs to training. The log reports trouble that lasts, and its end. Any thread may call it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Stores a run root in a bucket of S3 or of a store that speaks its protocol.
 
-When `write` or `create` returns, the file is as durable as the store makes it. `create` publishes with one conditional
-put (``If-None-Match: *``), or with a lease where the server ignores the condition; this is tested once and a lease is
-logged. A large file appears whole or not at all: its parts are sent from a few reused buffers, and a failed upload is
-aborted, by a later start if that fails, too. Nothing is cached. Any thread may call it.
+`create` publishes with one conditional put (``If-None-Match: *``), or with a lease where the server ignores the
+condition; this is tested once and a lease is logged. A large file appears whole or not at all: its parts are sent from
+a few reused buffers, and a failed upload is aborted, by a later start if that fails, too. Nothing is cached. Any thread
+may call it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ckptkit.scrubber import learn, learn_url
 from ckptkit.storage.lease import PROBE, SETTLE, Lease
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.s3.options import LANES, OBS_ENDPOINTS, OBS_SECRETS, PART_BYTES, S3Options, connect, connect_obs
-from ckptkit.storage.s3.requests import Bucket
+from ckptkit.storage.s3.requests import Bucket, UploadGoneError
 from ckptkit.storage.s3.retry import Retry, status_of
 from ckptkit.storage.source import ByteStream, ReusedMemory, SizedStream
 
@@ -114,17 +114,15 @@ class S3Storage:
         below = f"{self._below}{folder}/" if folder else self._below
         folders: set[str] = set()
         files: dict[str, int] = {}
-        for page in self._bucket.pages(below + prefix, "/"):
-            folders.update(folder[len(below) : -1] for folder in page.folders)
-            files.update({key[len(below) :]: size for key, size in page.files.items() if key != below})
+        for sizes, prefixes in self._bucket.pages(below + prefix, "/"):
+            folders.update(key[len(below) : -1] for key in prefixes)
+            files.update({key[len(below) :]: size for key, size in sizes.items() if key != below})
         return Listing(frozenset(folders), files)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        pages = self._bucket.pages(self._below + prefix)
+        pages, below = self._bucket.pages(self._below + prefix), len(self._below)
         # Cloud consoles make an object whose key ends in a slash for a folder.
-        return {
-            key[len(self._below) :]: size for page in pages for key, size in page.files.items() if not key.endswith("/")
-        }
+        return {key[below:]: size for sizes, _ in pages for key, size in sizes.items() if not key.endswith("/")}
 
     def exists(self, key: str) -> bool:
         return self._bucket.mark(self._below + key) is not None
@@ -167,46 +165,31 @@ class S3Storage:
         part_bytes = max(self._part_bytes, -(-size_bytes // _MOST_PARTS))
         tags = [""] * -(-size_bytes // part_bytes)
         token = secrets.token_hex(16)
-        upload, has_lost = self._bucket.begin_upload(key, {_MARK: token})
+        upload = self._bucket.begin_upload(key, {_MARK: token})
         try:
             with self._memory.lent(part_bytes, min(self._lanes, len(tags))) as buffers, Lanes(self._lanes) as lanes:
 
                 def put(number: int, buffer: memoryview, part_bytes: int) -> None:
-                    try:
-                        part = buffer[:part_bytes]
-                        tags[number] = self._bucket.put_part(key, upload, number + 1, part, lanes.stop)
-                    except FileNotFoundError as error:
-                        raise _gone(key) from error
+                    tags[number] = self._bucket.put_part(key, upload, number + 1, buffer[:part_bytes], lanes.stop)
 
                 source.send(put, lanes, buffers)
                 source.expect_end()
                 lanes.finish()
             self._complete(key, upload, tags, token)
         except Exception:  # and not Ctrl-C: an interrupted process must not wait for a server
-            self._abort(key, upload, has_lost=has_lost)
+            try:
+                self._bucket.abort_upload(key, upload)
+            except StorageError as also:
+                _log.warning("could not abort a failed upload; a later start will abort it: %s", also)
             raise
-        if has_lost:
-            self._abort(key, "", has_lost=True)
 
     def _complete(self, key: str, upload: str, tags: Sequence[str], token: str) -> None:
         try:
             self._bucket.complete_upload(key, upload, tags)
-        except FileNotFoundError as error:
+        except UploadGoneError:
             # Perhaps only a reply was lost: an earlier try has made the object.
             if (self._bucket.mark(key) or {}).get(_MARK) != token:
-                raise _gone(key) from error
-
-    def _abort(self, key: str, upload: str, *, has_lost: bool) -> None:
-        """Abort an upload, and those that a lost reply to its beginning has left: no other process writes this key."""
-        try:
-            if upload:  # first: the list may fail
-                self._bucket.abort_upload(key, upload)
-            uploads = [*self._bucket.uploads(key)] if has_lost else []
-            for name, lost in uploads:
-                if name == key and lost != upload:
-                    self._bucket.abort_upload(key, lost)
-        except StorageError as also:
-            _log.warning("could not abort a failed upload; a later start will abort it: %s", also)
+                raise
 
     def put(self, key: str, data: bytes) -> None:
         """Write a file, replacing an existing one; for the lease."""
@@ -225,11 +208,8 @@ class S3Storage:
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
         """Abort dead uploads, whose parts cost space and are not listed; returns how many."""
-        dead = [
-            (key, upload)
-            for key, upload in self._bucket.uploads(self._below + prefix)
-            if is_dead(key[len(self._below) :])
-        ]
+        uploads = self._bucket.uploads(self._below + prefix)
+        dead = [(key, upload) for key, upload in uploads if is_dead(key[len(self._below) :])]
         for key, upload in dead:
             self._bucket.abort_upload(key, upload)
         return len(dead)
@@ -281,10 +261,3 @@ def _in_parts(buffers: Sequence[memoryview], part_bytes: int) -> list[list[memor
             at += len(piece)
             room -= len(piece)
     return parts
-
-
-def _gone(key: str) -> StorageError:
-    return StorageError(
-        f"could not write {key}: its upload no longer exists. Another process that took over this run removed it, or a "
-        "lifecycle rule of the bucket did"
-    )

@@ -258,7 +258,7 @@ def test_huge_file_has_larger_parts(storage, monkeypatch):
     bucket, sent = storage._bucket, {}
     monkeypatch.setattr(s3, "_MOST_PARTS", 3)
     monkeypatch.setattr(bucket, "mark", lambda key: None)
-    monkeypatch.setattr(bucket, "begin_upload", lambda key, mark: ("id", False))
+    monkeypatch.setattr(bucket, "begin_upload", lambda key, mark: "id")
     monkeypatch.setattr(bucket, "complete_upload", lambda key, upload, tags: sent.update(tags=tags))
     put = lambda key, upload, number, data, stop: sent.update({number: bytes(data)}) or str(number)  # noqa: E731
     monkeypatch.setattr(bucket, "put_part", put)
