@@ -1,9 +1,8 @@
 """Lists a run, reads its small files, and creates COMMIT, which makes a folder a checkpoint, or its void form.
 
-Guarantees: if several processes create one key, exactly one content wins and every caller learns which one, even if the
-storage's reply was lost. A folder that is not committed is void before its data are deleted. What looks corrupt is
-read again: a memory, a cable or a network may change a bit of one answer. A failed listing is an error, never an empty
-run.
+If several processes create one key, exactly one content wins and every caller learns which one, even if the storage's
+reply was lost. A folder that is not committed is void before its data are deleted. What looks corrupt is read again: a
+memory, a cable or a network may change a bit of one answer. A failed listing is an error, never an empty run.
 """
 
 from __future__ import annotations
@@ -54,14 +53,9 @@ _TRIES = 3
 
 
 def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:
-    def read() -> Commit | Void:
-        data = storage.read(name.commit_key, MAX_SEALED_BYTES)
-        if len(data) > MAX_SEALED_BYTES:
-            raise CorruptCheckpointError(f"{name.commit_key} is longer than {MAX_SEALED_BYTES} bytes")
-        return decode_commit(data, name.commit_key)
-
+    key = name.commit_key
     try:
-        return reread_if_corrupt(read)
+        return reread_if_corrupt(lambda: decode_commit(storage.read(key, MAX_SEALED_BYTES), key))
     except FileNotFoundError:
         return None
 
@@ -96,11 +90,7 @@ def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SE
 def make_durable(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SEALED_BYTES) -> None:
     """Make a file that was found to hold ``data`` survive a power loss, before anything depends on it.
 
-    A local file system shows a name before its folder is fsynced, and the writer may have died in between. An object
-    store shows a file only once it is durable.
-
-    Raises:
-        StorageError: If the file may not survive.
+    A local file system shows a name before its folder is fsynced; an object store shows a file once it is durable.
     """
     if not storage.is_remote:
         create_once(storage, key, data, max_bytes)  # the reply "exists" guarantees that it is durable

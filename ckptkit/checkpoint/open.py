@@ -1,9 +1,8 @@
 """Opens a committed checkpoint: reads its documents and checks them against each other and their digests.
 
-Guarantees: every link of COMMIT -> manifest -> rank files is checked by size and digest, tokens against the attempt's
-document, names against the progress; shards lie in their own folder or are frozen ones of the attempt. No shard is
-read. A file that is missing while COMMIT is there is corruption; if COMMIT is gone too, the checkpoint was removed
-meanwhile.
+Every link of COMMIT -> manifest -> rank files is checked by size and digest, tokens against the attempt's document,
+names against the progress; shards lie in their own folder or are frozen ones of the attempt. No shard is read. A file
+that is missing while COMMIT is there is corruption; if COMMIT is gone too, the checkpoint was removed meanwhile.
 """
 
 from __future__ import annotations
@@ -69,22 +68,19 @@ def open_part(storage: Storage, name: CheckpointName, attempt: AttemptDocument, 
     check_token(name, commit, attempt)
     manifest = open_manifest(storage, name, commit)
     own = read_rank(storage, name, rank, manifest.rank_files[rank], attempt.token)
-    others = (
-        own.model_copy(update={"rank": number, "shards": [], "state": {}}) for number in range(manifest.world_size)
-    )
-    return OpenedCheckpoint(
-        name, commit, manifest, tuple(own if document.rank == rank else document for document in others)
-    )
+    ranks = [own.model_copy(update={"rank": other, "shards": [], "state": {}}) for other in range(manifest.world_size)]
+    ranks[rank] = own
+    return OpenedCheckpoint(name, commit, manifest, tuple(ranks))
 
 
 def check_together(opened: OpenedCheckpoint) -> None:
     """Raise CorruptCheckpointError unless all rank documents are of one save and add up to the manifest's size."""
-    name, ranks = opened.name, opened.ranks
-    for document in ranks:
-        if document.save_number != ranks[0].save_number:
+    name, first = opened.name, opened.ranks[0].save_number
+    for document in opened.ranks:
+        if document.save_number != first:
             raise CorruptCheckpointError(
-                f"{name.rank_key(document.rank)} belongs to save {document.save_number}, but {name.rank_key(0)} to "
-                f"save {ranks[0].save_number}"
+                f"{name.rank_key(document.rank)} belongs to save {document.save_number}, {name.rank_key(0)} to "
+                f"save {first}"
             )
     if opened.size_bytes != opened.manifest.size_bytes:
         raise CorruptCheckpointError(
@@ -100,9 +96,12 @@ def check_token(name: CheckpointName, commit: Commit, attempt: AttemptDocument) 
         )
 
 
+def manifest_entry(name: CheckpointName, commit: Commit) -> FileEntry:
+    return FileEntry(key=name.manifest_key, size_bytes=commit.manifest_size_bytes, digest=commit.manifest_digest)
+
+
 def open_manifest(storage: Storage, name: CheckpointName, commit: Commit) -> Manifest:
-    entry = FileEntry(key=name.manifest_key, size_bytes=commit.manifest_size_bytes, digest=commit.manifest_digest)
-    return decode_manifest(read_entry(storage, name, entry), name)
+    return decode_manifest(read_entry(storage, name, manifest_entry(name, commit)), name)
 
 
 def read_metrics(storage: Storage, name: CheckpointName, commit: Commit) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Reads parts of leaves that were stored in other parts: only the overlaps, block by block.
 
-Guarantees: before a byte is read, the stored pieces are known to hold every wanted element exactly once. Each block is
-verified before its bytes are delivered, and read once per call; those without wanted bytes are not read. Never run on
-Ascend with MindSpore's own layouts; its tests cut hand-made boxes.
+Before a byte is read, the stored pieces are known to hold every wanted element exactly once. Each block is verified
+before its bytes are delivered, and read once per call; those without wanted bytes are not read. Never run on Ascend
+with MindSpore's own layouts; its tests cut hand-made boxes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Loads the contents of an opened checkpoint, and reads leaves into any memory, verified on the way.
 
-Guarantees: sizes are compared before memory is allocated, so a hostile manifest asks for no more than what is stored.
+Sizes are compared before memory is allocated, so a hostile manifest asks for no more than what is stored.
 `ShardStream.read_into` returns only after the digest of every file that it read matched; if it raises, the given memory
 holds undefined bytes. Besides that memory it needs a buffer per thread. Any thread, one at a time.
 """
@@ -46,12 +46,11 @@ class _OpenLeaves:
     def open(self, shard: ShardEntry) -> bool:
         """Take the memory of all leaves of ``shard`` at once; return whether it exists already."""
         memory = {name: self._sink.ready(name) for name in self.names_of(shard)}
-        if None in memory.values():
-            return False
+        exists = None not in memory.values()
         for name, ready in memory.items():
-            if name not in self._open and ready is not None:
+            if exists and name not in self._open and ready is not None:
                 self._begin(name, ready)
-        return True
+        return exists
 
     def needed_bytes(self, shard: ShardEntry) -> int:
         """Return how much memory the reading of ``shard`` may take, if none of its leaves exists yet."""
@@ -176,14 +175,13 @@ class ShardStream:
 
 
 def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
+    """Yield the tensors of a file and the gaps between them, with their sizes in bytes."""
     at = 0
     for tensor in shard.tensors:
-        if tensor.offset_bytes > at:
-            yield None, tensor.offset_bytes - at
+        yield None, tensor.offset_bytes - at
         yield tensor, tensor.size_bytes
         at = tensor.offset_bytes + tensor.size_bytes
-    if shard.size_bytes > at:
-        yield None, shard.size_bytes - at
+    yield None, shard.size_bytes - at
 
 
 def _windows(shard: ShardEntry, leaves: _OpenLeaves, window_bytes: int) -> Iterator[list[memoryview]]:

@@ -1,9 +1,9 @@
 """Writes and collects receipts, by which rank 0 learns from a listing that every rank's part is durable.
 
 A receipt is an empty file, written last, whose *name* states the save, and the digest and size of the rank's document.
-Guarantees: `Receipts.collect` returns one per rank, all of one save, and every rank's files have the sizes that it
-wrote. It waits for the storage, never for a collective. Beside them lie certificates, empty files too: each names a
-checkpoint from which the training up to this one was done again, with equal bits.
+`Receipts.collect` returns one per rank, all of one save, and every rank's files have the sizes that it wrote. It waits
+for the storage, never for a collective. Beside them lie certificates, empty files too: each names a checkpoint from
+which the training up to this one was done again, with equal bits.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
-from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.core.worker import Latch
 from ckptkit.errors import CheckpointNotFoundError, SaveFailedError
-from ckptkit.format.documents import Commit, FileEntry
+from ckptkit.format.documents import Commit, FileEntry, RankManifest
 from ckptkit.format.layout import CheckpointName
 from ckptkit.storage import Storage
 
@@ -58,12 +57,13 @@ class Receipt:
         return receipt if receipt.file_name == file_name else None
 
 
-def receipt_of(opened: OpenedCheckpoint, rank: int) -> Receipt:
-    document, own = opened.ranks[rank], opened.name.rank_folder(rank)
+def receipt_of(checkpoint: CheckpointName, document: RankManifest, file: FileEntry) -> Receipt:
+    """Return the receipt for the part that ``document``, stored as ``file``, describes."""
+    own = checkpoint.rank_folder(document.rank)
     return Receipt(
-        rank=rank,
+        rank=document.rank,
         save_number=document.save_number,
-        file=opened.manifest.rank_files[rank],
+        file=file,
         own_bytes=sum(shard.size_bytes for shard in document.shards if shard.key.startswith(f"{own}/")),
         all_bytes=sum(shard.size_bytes for shard in document.shards),
     )
@@ -79,11 +79,7 @@ def post_failure(storage: Storage, checkpoint: CheckpointName, rank: int, save_n
 
 
 def failure_key(checkpoint: CheckpointName, rank: int, save_number: int) -> str:
-    return f"{checkpoint.receipts_folder}/{_failure_name(rank, save_number)}"
-
-
-def _failure_name(rank: int, save_number: int) -> str:
-    return f"{rank:05d}-{save_number:010d}-failed"
+    return f"{checkpoint.receipts_folder}/{rank:05d}-{save_number:010d}-failed"
 
 
 def post_certificate(storage: Storage, checkpoint: CheckpointName, begin: CheckpointName) -> None:
@@ -115,10 +111,7 @@ class Receipts:
         monotonic: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] | None = None,
     ) -> None:
-        self._storage = storage
-        self._ranks = ranks
-        self._patience = patience
-        self._monotonic = monotonic
+        self._storage, self._ranks, self._patience, self._monotonic = storage, ranks, patience, monotonic
         self._given_up: dict[int, str] = {}
         self._woken = Latch()
         self._pause = pause
@@ -134,11 +127,6 @@ class Receipts:
         self._woken.open()
 
     def collect(self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None]) -> tuple[Receipt, ...]:
-        receipts = self._all_of(checkpoint, own, check)
-        self._check(checkpoint, receipts)
-        return receipts
-
-    def _all_of(self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None]) -> tuple[Receipt, ...]:
         number = own.save_number
         receipts: dict[int, Receipt] = {own.rank: own}
         since = self._monotonic()
@@ -157,14 +145,14 @@ class Receipts:
                 since, pause = now, _FIRST_PAUSE
             missing = [rank for rank in range(self._ranks) if rank not in receipts]
             if not missing:
+                self._check(checkpoint, receipts.values())
                 return tuple(receipts[rank] for rank in range(self._ranks))
-            failed = [rank for rank in missing if _failure_name(rank, number) in files]
+            failed = [rank for rank in missing if failure_key(checkpoint, rank, number).rpartition("/")[2] in files]
             if failed:
                 self.give_up(number, f"{_ranks_in_words(failed)} could not write a part (see the log there)")
             if number in self._given_up:
                 raise SaveFailedError(
-                    f"{self._given_up[number]}; the save of {checkpoint} by {self._ranks} ranks was abandoned, and "
-                    "nothing was committed"
+                    f"{self._given_up[number]}; the save of {checkpoint} by {self._ranks} ranks committed nothing"
                 )
             if now - since >= self._patience.total_seconds():
                 raise SaveFailedError(

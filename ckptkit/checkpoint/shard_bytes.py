@@ -1,8 +1,8 @@
 """Maps each leaf of a checkpoint to the files that hold its pieces, over all ranks, and reads bytes of these files.
 
-Guarantees: every byte of a leaf that ranks share is in exactly one file, as far as sizes show (`parts` compares those
-of a sharded leaf that it reads), and a name means the same leaf in all ranks. `ShardBytes` fills the given memory whole
-and verifies nothing; `ProvenFiles` verifies what it reads to its end.
+Every byte of a leaf that ranks share is in exactly one file, as far as sizes show (`parts` compares those of a sharded
+leaf that it reads), and a name means the same leaf in all ranks. `ShardBytes` fills the given memory whole and verifies
+nothing; `ProvenFiles` verifies what it reads to its end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Copies one committed checkpoint from one storage to another: shards, frozen ones, rank files, manifest, then COMMIT.
 
-Guarantees: COMMIT is created only after every file matches the digests of the source and is durable. Correct bytes in a
-local file without a COMMIT prove nothing, since a digest reads the page cache; such a file is written anew. Nothing is
+COMMIT is created only after every file matches the digests of the source and is durable. Correct bytes in a local file
+without a COMMIT prove nothing, since a digest reads the page cache; such a file is written anew. Nothing is
 overwritten; only remains of an interrupted write are deleted, recognized by their bytes. One process at a time.
 """
 
@@ -16,11 +16,11 @@ import numpy as np
 import xxhash
 
 from ckptkit.checkpoint.commit import list_names, make_durable, publish, read_commit, reread_if_corrupt
-from ckptkit.checkpoint.open import OpenedCheckpoint, open_manifest, read_rank
+from ckptkit.checkpoint.open import OpenedCheckpoint, manifest_entry, open_manifest, read_rank
 from ckptkit.checkpoint.read import check_sizes, sizes_at
 from ckptkit.checkpoint.shard_bytes import ShardBytes, VerifiedFile
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry, encode
+from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry, ShardEntry, encode
 from ckptkit.format.layout import FROZEN, CheckpointName, checkpoints_prefix
 from ckptkit.storage import Storage
 
@@ -58,9 +58,8 @@ class Transfer:
         if self.is_committed and not holds(self._target, name.commit_key, encode(self._opened.commit)):
             raise self._differs(name.commit_key)
         for key in sorted(sizes.keys() - files.keys() - {name.commit_key}):
-            if key.startswith(f"{self._folder}/") and not (
-                is_hidden(key) or key.startswith(f"{name.receipts_folder}/")
-            ):
+            is_foreign = key.startswith(f"{self._folder}/") and not key.startswith(f"{name.receipts_folder}/")
+            if is_foreign and not is_hidden(key):
                 raise ResumeError(f"{key} is at {self._target.url} but not at {self._source.url}. {ADVICE}")
         for file in self._files:
             if file.key in self._proven and sizes.get(file.key) == file.size_bytes:
@@ -72,9 +71,9 @@ class Transfer:
                         f"{file.key} is missing at {self._target.url}, where its checkpoint is committed. {ADVICE}"
                     )
                 continue
-            is_same = sizes[file.key] == file.size_bytes and any(
-                _digest(self._target, file) == file.digest
-                for _ in range(2)  # as `reread_if_corrupt`
+            # Twice, as `reread_if_corrupt`.
+            is_same = sizes[file.key] == file.size_bytes and file.digest in (
+                _digest(self._target, file) for _ in range(2)
             )
             if is_same and (self._target.is_remote or self._is_vouched_for(file)):
                 self._proven.add(file.key)
@@ -184,19 +183,14 @@ def holds(storage: Storage, key: str, data: bytes) -> bool:
 
 def files_of(opened: OpenedCheckpoint, rank: int | None = None) -> list[FileEntry]:
     """Return the files of a checkpoint without COMMIT, in the order in which they must be written."""
-    shards = {
-        shard.key: shard for document in opened.ranks[: None if rank is None else rank + 1] for shard in document.shards
-    }
-    if rank is not None:  # a frozen shard that two ranks share belongs to the lower one
-        for shared in (shard for document in opened.ranks[:rank] for shard in document.shards):
-            shards.pop(shared.key, None)
-    manifest = FileEntry(
-        key=opened.name.manifest_key, size_bytes=opened.commit.manifest_size_bytes, digest=opened.commit.manifest_digest
-    )
-    in_order = sorted(shards.values(), key=_is_frozen)
-    if rank is None:
-        return [*in_order, *opened.manifest.rank_files, manifest]
-    return [*in_order, opened.manifest.rank_files[rank], *([manifest] if rank == 0 else [])]
+    writers: dict[str, int] = {}  # a frozen shard that two ranks share belongs to the lower one
+    shards: list[ShardEntry] = []
+    for document in opened.ranks:
+        for shard in document.shards:
+            if writers.setdefault(shard.key, document.rank) == document.rank and rank in (None, document.rank):
+                shards.append(shard)
+    files = [*sorted(shards, key=_is_frozen), *opened.manifest.rank_files[rank : None if rank is None else rank + 1]]
+    return [*files, manifest_entry(opened.name, opened.commit)] if not rank else files
 
 
 def is_hidden(key: str) -> bool:

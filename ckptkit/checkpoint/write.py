@@ -1,8 +1,8 @@
 """Writes the files of one checkpoint except COMMIT: each rank its shards and document, rank 0 the manifest.
 
-Guarantees: every byte is digested while it is written, and each file is durable before the file that records its
-digest is begun. A frozen shard that a checkpoint refers to was written whole by the same attempt; a leaf declared
-frozen that changes is noticed before a checkpoint refers to it. The writer thread only, but for `Staged.advance`.
+Every byte is digested while it is written, and each file is durable before the file that records its digest is begun. A
+frozen shard that a checkpoint refers to was written whole by the same attempt; a leaf declared frozen that changes is
+noticed before a checkpoint refers to it. The writer thread only, but for `Staged.advance`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 import xxhash
 from pydantic import JsonValue
 
-from ckptkit.checkpoint.receipts import Receipt
+from ckptkit.checkpoint.receipts import Receipt, receipt_of
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import sampled
@@ -274,38 +274,25 @@ class SaveRequest:
 
 def needed_bytes(request: SaveRequest, frozen: FrozenShards) -> int:
     """Return how many bytes of memory `write_part` takes where the run root is in memory."""
-    settled = frozen.settled
-    shards = [
-        shard
-        for shard in request.staged.shards
-        if not (shard.frozen and settled.issuperset(leaf.name for leaf in shard.leaves))
-    ]
-    tables_bytes = 2 * sum(len(shard.header) for shard in request.staged.shards)
-    return sum(in_pages(shard.size_bytes) for shard in shards) + in_pages(tables_bytes) + _DOCUMENTS * in_pages(1)
+    settled, shards = frozen.settled, request.staged.shards
+    tables_bytes = 2 * sum(len(shard.header) for shard in shards)
+    new = (shard for shard in shards if not (shard.frozen and settled.issuperset(leaf.name for leaf in shard.leaves)))
+    return sum(in_pages(shard.size_bytes) for shard in new) + in_pages(tables_bytes) + _DOCUMENTS * in_pages(1)
 
 
 def write_part(
     storage: Storage, attempt: AttemptDocument, request: SaveRequest, frozen: FrozenShards, rank: int
 ) -> Receipt:
     name = request.name
-    entries = _write_shards(storage, request, frozen, rank)
     document = RankManifest(
         checkpoint=str(name),
         rank=rank,
         token=attempt.token,
         save_number=request.number,
-        shards=entries,
+        shards=_write_shards(storage, request, frozen, rank),
         state=dict(request.staged.state),
     )
-    file = _write_document(storage, name.rank_key(rank), encode(document))
-    own = name.rank_folder(rank)
-    return Receipt(
-        rank=rank,
-        save_number=request.number,
-        file=file,
-        own_bytes=sum(entry.size_bytes for entry in entries if entry.key.startswith(f"{own}/")),
-        all_bytes=sum(entry.size_bytes for entry in entries),
-    )
+    return receipt_of(name, document, _write_document(storage, name.rank_key(rank), encode(document)))
 
 
 def write_manifest(

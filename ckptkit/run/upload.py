@@ -253,7 +253,8 @@ class Uploader(_Uploads):
             number = opened.ranks[0].save_number
             self._mirror.delete([failure_key(opened.name, rank, number) for rank in range(1, self._ranks)])
         self._tried = {opened.name}
-        receipts = self._receipts.collect(opened.name, receipt_of(opened, 0), self._check_fence)
+        own = receipt_of(opened.name, opened.ranks[0], opened.manifest.rank_files[0])
+        receipts = self._receipts.collect(opened.name, own, self._check_fence)
         for receipt, file in zip(receipts, opened.manifest.rank_files, strict=True):
             if receipt.file != file:
                 raise SaveFailedError(
@@ -353,13 +354,13 @@ class PartUploader(_Uploads):
 
     def _copy(self, name: CheckpointName) -> None:
         opened = self._open(name)
-        number = opened.ranks[self._rank].save_number
-        failure = failure_key(name, self._rank, number)
-        receipt = receipt_of(opened, self._rank)
+        receipt = receipt_of(name, opened.ranks[self._rank], opened.manifest.rank_files[self._rank])
+        number = receipt.save_number
         self.size_bytes, self.done_bytes = receipt.all_bytes, 0
         transfer = Transfer(self._local, self._mirror, opened, self._proven, rank=self._rank)
         try:
-            self._mirror.delete([failure])  # first: rank 0 gives up where it finds one, also of an earlier try
+            # First: rank 0 gives up where it finds one, also of an earlier try.
+            self._mirror.delete([failure_key(name, self._rank, number)])
             transfer.compare(self._count)
             transfer.copy(self._count)
             post(self._mirror, name, receipt)
