@@ -2,8 +2,8 @@
 
 It keeps the promises of the `Storage` protocol as far as the file system keeps those of fsspec, takes nothing from a
 listing cache, and treats no failure as an answer. Create-only files take a lease, since few fsspec file systems honour
-``mode="create"`` and none says whether it is atomic. Deadlines and retries are the file system's, durability ends with
-its ``close``. Any thread may call it.
+``mode="create"``. Deadlines and retries are the file system's, durability ends with its ``close``. Any thread may call
+it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,8 @@ _WINDOW_BYTES = 32 << 20
 _creating = threading.Lock()  # global, since two storages on one root have a lease each
 
 
-def _begin_in_child() -> None:
-    """After a fork, replace the lock: a thread that had taken it does not exist here."""
-    global _creating  # noqa: PLW0603 - one for the process
-    _creating = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)
+# A thread that had taken it does not exist after a fork.
+os.register_at_fork(after_in_child=lambda: globals().update(_creating=threading.Lock()))
 
 
 def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
@@ -50,9 +45,8 @@ def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
     try:
         system, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
     except Exception as error:  # some connect at once, and every fsspec file system has its own errors
-        hint = ""
-        if "Protocol not known" in str(error):
-            hint = ". Write a path, s3://bucket/folder, obs://bucket/folder, or a URL that fsspec knows"
+        is_unknown = "Protocol not known" in str(error)
+        hint = ". Write a path, s3://bucket/folder, obs://bucket/folder, or a URL that fsspec knows" * is_unknown
         raise StorageError(f"could not open {clean_url(url)}: {error}{hint}") from error
     return FsspecStorage(clean_url(url), system, path, settle=settle)
 
@@ -86,8 +80,8 @@ class FsspecStorage:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "%s has no create-only files known to ckptkit. A lease replaces them, and each save waits for it. "
-                "If a request takes longer than %s, two jobs may both continue: run only one job on this root",
+                "%s has no create-only files known to ckptkit. A lease replaces them, and each save waits for it. If a "
+                "request takes longer than %s, two jobs may both continue: run only one job on this root",
                 self._url,
                 self._settle,
             )
@@ -132,7 +126,6 @@ class FsspecStorage:
         with self._errors("write", key):
             self._make_folder(key)
             file = self._system.open(self._at(key), "wb")
-        whole = False
         try:
             while source.left_bytes:
                 piece = memory[: source.fill(memory)]
@@ -141,13 +134,12 @@ class FsspecStorage:
             source.expect_end()
             with self._errors("write", key):
                 file.close()
-            whole = True
-        finally:
-            if not whole:
-                # Remove what closing a failed write may publish; the error on its way says what is wrong.
-                for act in (file.close, partial(self._system.rm_file, self._at(key))):
-                    with contextlib.suppress(Exception):
-                        act()
+        except BaseException:
+            # Remove what closing a failed write may publish; the error on its way says what is wrong.
+            for act in (file.close, partial(self._system.rm_file, self._at(key))):
+                with contextlib.suppress(Exception):
+                    act()
+            raise
         self._forget()
 
     def put(self, key: str, data: bytes) -> None:

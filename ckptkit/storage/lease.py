@@ -1,9 +1,8 @@
 """Creates files with a lease, on a storage that cannot refuse to overwrite.
 
 A writer puts its token into ``lease.json``, waits for the settle time, and creates the file only if its token is still
-there (``docs/adr/0003``). One writer creates a key and the others see it, as long as each writer's last three requests,
-from the answer that its token stayed to the end of the put, together take less than the settle time. If they take
-longer, two writers may both create it. Any thread may call it.
+there (``docs/adr/0003``). One writer creates a key and the others see it, as long as each writer's last three requests
+together take less than the settle time. Any thread may call it.
 """
 
 from __future__ import annotations

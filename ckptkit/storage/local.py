@@ -2,10 +2,9 @@
 
 What was written, created or deleted stays so after a power loss: the file is fsynced first, and then the directories
 that name it, up to the mount point. ``create`` is atomic (``link()``), and no file is ever overwritten. A file, a name
-or a folder whose fsync failed is removed again, since a second fsync may succeed without having written it
-(``docs/adr/0004``). The files in ``.reserve/`` are there to be deleted on a full disk, so that another process, such as
-the next start, can still ``create`` what it needs to remove what fills the disk. The root may be a link; links below
-it are listed and removed as files, and never followed. Any thread may call it.
+or a folder whose fsync failed is removed again (``docs/adr/0004``). The files in ``.reserve/`` are there to be deleted
+on a full disk, so that a start can still ``create`` what it needs. The root may be a link; links below it are listed
+and removed as files, and never followed. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -89,20 +88,15 @@ class LocalStorage:
         return walk_folders(self.list, prefix)
 
     def read(self, key: str, max_bytes: int) -> bytes:
-
         def whole(descriptor: int) -> bytes:
             # At least one byte, so that reading a folder fails instead of returning nothing.
             data = bytearray(min(os.fstat(descriptor).st_size, max_bytes) + 1)
             return bytes(data[: read_all(descriptor, [memoryview(data)], 0)])
 
-        return self._read(key, whole)
+        return read_file(self._root, key, whole)
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        return self._read(key, lambda descriptor: read_all(descriptor, buffers, offset_bytes))
-
-    def _read(self, key: str, read: Callable[[int], _T]) -> _T:
-        refuse_links(self._root, key.rpartition("/")[0])
-        return read_file(self._root, key, read)
+        return read_file(self._root, key, lambda descriptor: read_all(descriptor, buffers, offset_bytes))
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file and fsync it and its directories; an error leaves nothing of it."""
@@ -176,14 +170,12 @@ class LocalStorage:
         """Remove ``keys`` and the folders below the first level that become empty."""
         for folder in {key.rpartition("/")[0] for key in keys}:
             refuse_links(self._root, folder)
-        parents: set[Path] = set()
-        for key in keys:
-            path = self._root / key
+        paths = [self._root / key for key in keys]
+        for path in paths:
             with storage_errors("delete", path):
                 _remove(path)
-                parents.add(path.parent)
         # Deepest first, so that a folder that loses its last folder is removed, too.
-        for parent in sorted(parents, key=lambda path: len(path.parts), reverse=True):
+        for parent in sorted({path.parent for path in paths}, key=lambda path: len(path.parts), reverse=True):
             with storage_errors("delete", parent):
                 self._fsync_or_remove(parent)
 
@@ -231,13 +223,14 @@ class LocalStorage:
             folder = folder.parent
 
     def _open_new(self, path: Path) -> int:
-        for _ in range(_FOLDER_TRIES - 1):
-            # Another process may remove the empty folder between the two calls.
-            with contextlib.suppress(FileNotFoundError):
-                self._make_folder(path.parent)
+        for tries_left in reversed(range(_FOLDER_TRIES)):
+            self._make_folder(path.parent)
+            try:
                 return SYSTEM.open_new(path)
-        self._make_folder(path.parent)
-        return SYSTEM.open_new(path)
+            except FileNotFoundError:  # another process removed the empty folder between the two calls
+                if not tries_left:
+                    raise
+        raise AssertionError
 
     def _make_folder(self, folder: Path) -> None:
         if folder not in self._durable:
@@ -300,21 +293,18 @@ class RootLock:
 
     def share(self) -> None:
         """Hold the lock together with other trainings; waits for a program that holds it alone, until it has ended."""
-        descriptor = self._open()
-        if descriptor is None:
-            return
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if self._path is not None:
+                fcntl.flock(self._open(self._path), fcntl.LOCK_SH)
         except OSError as error:  # a file system without locks: nobody can hold it alone there
             _log.info("the folder %s cannot be locked: %s", self._path, error)
 
     def take_alone(self) -> bool:
         """Hold the lock alone, if nobody else holds it; returns whether it is held now."""
-        descriptor = self._open()
-        if descriptor is None:
+        if self._path is None:
             raise StorageError("only a local folder can be locked")
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._open(self._path), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -331,12 +321,10 @@ class RootLock:
     def __del__(self) -> None:
         self.release()
 
-    def _open(self) -> int | None:
-        if self._descriptor is None and self._path is not None:
-            try:
-                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError as error:
-                raise StorageError(f"could not open the folder {self._path}: {error}") from error
+    def _open(self, path: str) -> int:
+        if self._descriptor is None:
+            with storage_errors("open", path):
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return self._descriptor
 
 

@@ -76,10 +76,7 @@ def _storage_error(verb: str, path: Path | str, error: OSError) -> StorageError:
     hint = _HINTS.get(error.errno or 0, "").format(folder=folder)
     # File systems without hard links have no common error: CIFS gives EIO, others EXDEV, EMLINK, EINVAL or ENOENT.
     if call == "link" and (not hint or (error.errno == errno.ENOENT and folder.is_dir())):
-        hint = (
-            " ckptkit publishes with hard links, which this file system refuses;"
-            " put the run on a file system that has them."
-        )
+        hint = " ckptkit publishes with hard links, which it refuses; put the run on a file system that has them."
     if call == "fsync" and error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
         hint = " This file system cannot make files durable; put the run on one that can."
     where = f"{call}: " if call else ""
@@ -94,7 +91,7 @@ def refuse_links(root: Path, key: str) -> None:
         if os.path.islink(path):
             raise StorageError(
                 f"{path} is a link to {os.readlink(path)}, and links inside of a run are not followed. Put what it "
-                "leads to in its place, or remove it; to have a run on another disk, make a link of its whole folder."
+                "leads to in its place, or remove it; for a run on another disk, make a link of its whole folder."
             )
 
 
@@ -110,15 +107,14 @@ def refuse_dangling(path: Path) -> None:
 
 def read_file(root: Path, key: str, read: Callable[[int], _T]) -> _T:
     """Call ``read`` with the open file ``key`` below ``root``, and once more if the disk cannot read it."""
+    refuse_links(root, key.rpartition("/")[0])
     path = f"{root}/{key}"  # a restore calls this for every few MiB, so no Path and no file object
     with storage_errors("read", path):
         try:
             return _with_open(path, read)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                raise CorruptCheckpointError(
-                    f"{key} is a folder, a pipe or a device, but a file was written there"
-                ) from error
+                raise CorruptCheckpointError(f"{key} is a folder, a pipe or a device, not a file") from error
             if error.errno == errno.ELOOP:
                 refuse_links(root, key)
             if error.errno not in _UNREADABLE:

@@ -1,14 +1,12 @@
 """Defines the `Storage` interface between a run and the place where its files are stored.
 
-It has only the verbs that the commit protocol needs (``docs/adr/0001``): list, read, write, create, delete. Every
-backend, every fault wrapper and every test must get all of them right. It has no rename, append, overwrite or
-modification time, since object stores have none that can be trusted. Two more verbs concern the storage itself:
-`Storage.probe` at a start, and `Storage.clear_unfinished` for what killed processes leave behind.
+It has only the verbs that the commit protocol needs (``docs/adr/0001``): list, read, write, create, delete; no rename,
+append, overwrite or modification time, since object stores have none that can be trusted. Two more verbs concern the
+storage itself: `Storage.probe` at a start, and `Storage.clear_unfinished` for what killed processes leave behind.
 
 Keys are plain relative paths with ``/`` below the run root (`ckptkit.format.documents.checked_key`). Absence is the
-builtin FileNotFoundError. A lost create-only race is the builtin FileExistsError. Any other failure is a
-`StorageError` with the backend's error as ``__cause__``. An error is never an answer: it means neither "absent" nor
-"empty". Calls block. Any thread may make them.
+builtin FileNotFoundError. A lost create-only race is the builtin FileExistsError. Any other failure is a `StorageError`
+with the backend's error as ``__cause__``: it means neither "absent" nor "empty". Calls block. Any thread may make them.
 """
 
 from __future__ import annotations

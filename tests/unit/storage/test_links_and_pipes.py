@@ -92,7 +92,7 @@ def test_pipe_in_place_of_file_is_passed_over(root, caplog):
         os.close(end)
         path.unlink()
         path.write_bytes(data)
-        assert f"{path.relative_to(root)} is a folder, a pipe or a device, but a file was written there" in caplog.text
+        assert f"{path.relative_to(root)} is a folder, a pipe or a device, not a file" in caplog.text
 
 
 def test_other_documents_may_be_pipes(root):
