@@ -1,8 +1,8 @@
 """Defines the documents of format version 1: what each JSON file of a run may hold, and how to read and write it.
 
-Guarantees: a document that parses has every field and no other, plain relative keys, bounded numbers, a tensor table
-without overlaps and, if it is sealed, its own digest; anything else is a `CorruptCheckpointError` that names the file.
-The normative text is ``docs/format.md``. Any thread.
+A document that parses has every field and no other, plain relative keys, bounded numbers, a tensor table without
+overlaps and, if it is sealed, its own digest; anything else is a `CorruptCheckpointError` that names the file. The
+normative text is ``docs/format.md``. Any thread.
 """
 
 from __future__ import annotations
@@ -320,17 +320,19 @@ def decode(data: bytes, model: type[Model], key: str) -> Model:
     try:
         if issubclass(model, Sealed):
             _check_seal(data)
+        try:
+            document = model.model_validate_json(data)
+        except ValidationError:
+            _refuse_other_version(data, key)
+            raise
+        # Defaults only help the writing code; on storage every field is present.
+        absent = sorted(model.model_fields.keys() - document.model_fields_set)
+        if absent:
+            raise ValueError(f"it lacks {', '.join(absent)}")
+    except FormatVersionError:
+        raise
     except ValueError as error:
         raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {first_problem(error)}") from error
-    try:
-        document = model.model_validate_json(data)
-    except ValidationError as error:
-        _refuse_other_version(data, key)
-        raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {first_problem(error)}") from error
-    # Defaults only help the writing code; on storage every field is present.
-    absent = sorted(model.model_fields.keys() - document.model_fields_set)
-    if absent:
-        raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: it lacks {', '.join(absent)}")
     return document
 
 
@@ -358,17 +360,13 @@ def _check_seal(data: bytes) -> None:
         raise ValueError(f"its recorded digest is {str(digest)[:40]}, but its content has the digest {expected}")
 
 
-class _AnyVersion(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
-    format_version: int = Field(le=10**9)
-
-
 def _refuse_other_version(data: bytes, key: str) -> None:
     try:
-        version = _AnyVersion.model_validate_json(data).format_version
-    except ValidationError:
+        fields = from_json(data)
+    except ValueError:
         return
-    if version > FORMAT_VERSION:
+    version = fields.get("format_version") if isinstance(fields, dict) else None
+    if type(version) is int and FORMAT_VERSION < version <= 10**9:
         raise FormatVersionError(
             f"{key} has format version {version}; this ckptkit reads up to {FORMAT_VERSION}. Upgrade ckptkit."
         )

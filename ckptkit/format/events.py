@@ -1,7 +1,7 @@
 """Defines the events that attempts record below ``events/``, and the files that hold them (``docs/format.md``).
 
-Guarantees: a file that parses is complete and unaltered, and holds only known events with bounded fields. Their clocks
-order nothing. Any thread.
+A file that parses is complete and unaltered, and holds only known events with bounded fields. Their clocks order
+nothing. Any thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plans which leaf goes into which file, and at which offset: shards in the safetensors format.
 
-Guarantees: a plan depends on the specs of the leaves and not on their bits, so one plan serves every save with the same
-leaves. Bytes are streamed, whereas the safetensors library would first build the whole file (``docs/adr/0007``).
+A plan depends on the specs of the leaves and not on their bits, so one plan serves every save with the same leaves.
+Bytes are streamed, whereas the safetensors library would first build the whole file (``docs/adr/0007``).
 """
 
 from __future__ import annotations

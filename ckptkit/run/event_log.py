@@ -1,7 +1,7 @@
 """Writes and reads the files of events, which are created once and never change.
 
-Guarantees: what `EventLog.send` stored is durable and stored once, even if a reply was lost. A reader gets every file
-that parses, and the reason why any other one does not. One thread at a time.
+What `EventLog.send` stored is durable and stored once, even if a reply was lost. A reader gets every file that parses,
+and the reason why any other one does not. One thread at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tells from the events of a run what its seconds went to (``docs/goodput.md``).
 
-Guarantees: nothing is guessed, and the seconds of all classes add up to the time from the first birth to the last
-recorded moment. Within a life and a boot, a clock counts that nobody sets. Pure functions, any thread.
+Nothing is guessed, and the seconds of all classes add up to the time from the first birth to the last recorded moment.
+Within a life and a boot, a clock counts that nobody sets. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -96,10 +96,9 @@ def _save(life: Life, event: Saved) -> None:
 
 def between(earlier: Moment, later: Moment) -> float | None:
     """Return the seconds from ``earlier`` to ``later`` by the better clock that both have; None if they share none."""
-    if earlier.uptime is not None and later.uptime is not None:
-        return max(0.0, later.uptime - earlier.uptime)
-    if earlier.wall is not None and later.wall is not None:
-        return max(0.0, later.wall - earlier.wall)
+    for begin, end in ((earlier.uptime, later.uptime), (earlier.wall, later.wall)):
+        if begin is not None and end is not None:
+            return max(0.0, end - begin)
     return None
 
 
@@ -150,20 +149,19 @@ class LifeSpan:
 def _spans_of(lives: Sequence[Life]) -> list[LifeSpan]:
     events = {(event.supervisor, event.number): event for life in lives for event in life.watched}  # each once
     own = {event.attempt: event for event in events.values() if event.attempt is not None}
-    spans = [_own_span(life, own.get(life.attempt), events.values()) for life in lives]
+    spans = []
+    for life in lives:
+        if life.attempt in own:
+            spans.append(_watched_span(life, own[life.attempt]))
+        else:
+            span = LifeSpan(life, None, life.born, life.seen, life.boot, life.spent)
+            span.command = next((event for event in events.values() if _has_lived_in(span, event)), None)
+            spans.append(span)
     for event in events.values():
         if event.attempt is None:
             span = _watched_span(None, event)
             spans.insert(_place(span, spans), span)
     return spans
-
-
-def _own_span(life: Life, own: LifeEnded | None, events: Iterable[LifeEnded]) -> LifeSpan:
-    if own is not None:
-        return _watched_span(life, own)
-    span = LifeSpan(life, None, life.born, life.seen, life.boot, life.spent)
-    span.command = next((event for event in events if _has_lived_in(span, event)), None)
-    return span
 
 
 def _watched_span(life: Life | None, watched: LifeEnded) -> LifeSpan:
@@ -321,7 +319,7 @@ def _reached(life: Life, watched: LifeEnded | None) -> int:
     known = life.to_batches or 0
     if watched is not None and watched.last_step is not None:
         return max(known, watched.last_step)
-    return known + 1 if life.how is None else known
+    return known + (life.how is None)
 
 
 def _bridge(earlier: LifeSpan, later: LifeSpan, into: Class) -> bool:

@@ -1,7 +1,7 @@
 """Chooses how often to save: what saves cost, against the work that failures destroy in a run's own history.
 
-Guarantees: arithmetic on measured values, so that a report repeats every choice from what was recorded; of the history,
-a bounded number of files is read. Failures are taken to be independent of each other and of saves.
+Arithmetic on measured values, so that a report repeats every choice from what was recorded; of the history, a bounded
+number of files is read. Failures are taken to be independent of each other and of saves.
 """
 
 from __future__ import annotations

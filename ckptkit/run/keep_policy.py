@@ -1,6 +1,6 @@
 """Defines which checkpoints to keep, as pure values combined with ``|``; `ckptkit.run.retention` keeps some more.
 
-Guarantees: a policy reads only its arguments, so equal inputs give equal answers in every process.
+A policy reads only its arguments, so equal inputs give equal answers in every process.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ class Keepable:
 
 
 def needs_certificates(policy: KeepPolicy) -> bool:
-    """Return whether the answer of ``policy`` depends on certificates, which cost one listing per checkpoint.
-
-    A policy of one's own says so with an attribute ``needs_certificates``, which it need not have.
-    """
+    """Return whether ``policy``, which need not say so, depends on certificates: one listing per checkpoint."""
     return bool(getattr(policy, "needs_certificates", False))
 
 

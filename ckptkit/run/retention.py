@@ -1,9 +1,9 @@
 """Removes the checkpoints that the keep policy no longer wants.
 
-Guarantees: whatever the policy says, the two newest commits of the lineage stay, the parent until this attempt has two
-commits of its own, everything off the lineage, and all that cannot be parsed; where a save would not fit into memory,
-what is committed elsewhere too may go, down to the newest. The caller has checked the fence; COMMIT is removed first.
-Before a deletion, folders are listed again, and the two newest commits and their attempts' documents are read again.
+Whatever the policy says, the two newest commits of the lineage stay, the parent until this attempt has two commits of
+its own, everything off the lineage, and all that cannot be parsed; where a save would not fit into memory, what is
+committed elsewhere too may go, down to the newest. The caller has checked the fence; COMMIT is removed first. Before a
+deletion, folders are listed again, and the two newest commits and their attempts' documents are read again.
 """
 
 from __future__ import annotations
@@ -215,7 +215,9 @@ class Retention:
         try:
             folder.commit = read_commit(self._storage, folder.name)
             if isinstance(folder.commit, Commit):  # a foreign commit raises: it does not count, and stays
-                check_token(folder.name, folder.commit, self._document(folder.name))
+                own = folder.name.attempt == self._attempt.attempt
+                document = self._attempt if own else self._documents.document(folder.name.attempt)
+                check_token(folder.name, folder.commit, document)
         except UnusableCheckpointError as error:
             folder.commit = error
         except StorageError as error:
@@ -237,10 +239,6 @@ class Retention:
             self._lineage = Lineage(self._documents, self._attempt.attempt)
             return False
         return True
-
-    def _document(self, name: CheckpointName) -> AttemptDocument:
-        own = name.attempt == self._attempt.attempt
-        return self._attempt if own else self._documents.document(name.attempt)
 
     def _learn_metrics(self, folder: _Folder) -> None:
         assert isinstance(folder.commit, Commit)  # noqa: S101 - called for commits only

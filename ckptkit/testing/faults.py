@@ -1,8 +1,8 @@
 """Injects faults into a `Storage`: it fails, dies or calls a function at exactly the call that a test names.
 
-Without faults it behaves like the wrapped storage. With a fault, the wrapped storage holds exactly what reached it, so
-that a test finds what a crash at that moment leaves behind. What the wrapped storage makes atomic (``create``) is not
-broken up, and nothing that was written is lost: a power loss is another test. Any thread may call it.
+With a fault, the wrapped storage holds exactly what reached it, so that a test finds what a crash at that moment leaves
+behind. What the wrapped storage makes atomic (``create``) is not broken up, and nothing that was written is lost: a
+power loss is another test. Any thread may call it.
 """
 
 from __future__ import annotations
