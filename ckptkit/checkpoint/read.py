@@ -154,7 +154,6 @@ class ShardStream:
             stop = Latch()
             read = partial(self._read, leaves, stop)
             each_of(group, read, threads=self._files.lanes, few=self._files.few, stop=stop.open)
-            self._files.tell()
             for name in itertools.chain.from_iterable(map(leaves.names_of, group)):
                 leaves.filled(name)
 

@@ -8,7 +8,6 @@ nothing; `ProvenFiles` verifies what it reads to its end.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -118,8 +117,6 @@ class ShardBytes:
         self._storage = storage
         self._name = name
         self._report = report
-        self._untold: deque[int] = deque()
-        self._may_tell = deque([True])  # whoever takes it tells; not a lock, which Ctrl-C may leave taken (ADR 17)
         self.window_bytes = storage.window_bytes
         self.is_remote = storage.is_remote
         # A remote storage reads a large file in lanes of its own; many small ones wait for each other's answers.
@@ -127,25 +124,21 @@ class ShardBytes:
         self.few = FEW if storage.is_remote else 1
 
     def fill(self, shard: FileEntry, buffers: Sequence[memoryview], start: int) -> int:
-        """Fill ``buffers`` with the bytes from ``start`` on; return how many."""
-        count = self._read(shard, buffers, start)
-        self._untold.append(count)
-        self.tell()
-        return count
+        """Fill ``buffers`` with the bytes from ``start`` on; return how many. Reports them, in any thread."""
 
-    def tell(self) -> None:
-        """Report what was read, unless another thread is about to; call it when all threads have ended, too."""
+        def read() -> int:
+            count = self._storage.read_into(shard.key, buffers, start)
+            if count != sum(map(len, buffers)):
+                raise CorruptCheckpointError(f"{shard.key} ends at byte {start + count}, expected {shard.size_bytes}")
+            return count
+
         try:
-            self._may_tell.pop()
-        except IndexError:
-            return
-        try:
-            while self._untold:
-                count = self._untold.popleft()
-                if self._report is not None:
-                    self._report(count)
-        finally:
-            self._may_tell.append(True)
+            count = reread_if_corrupt(read)
+        except FileNotFoundError as error:
+            raise missing(self._storage, self._name, shard.key) from error
+        if self._report is not None:
+            self._report(count)
+        return count
 
     def groups(
         self, shards: Sequence[ShardEntry], size_of: Callable[[ShardEntry], int] = lambda shard: shard.size_bytes
@@ -161,18 +154,6 @@ class ShardBytes:
             filled += size_of(shard)
         if group:
             yield group
-
-    def _read(self, shard: FileEntry, buffers: Sequence[memoryview], start: int) -> int:
-        def read() -> int:
-            count = self._storage.read_into(shard.key, buffers, start)
-            if count != sum(map(len, buffers)):
-                raise CorruptCheckpointError(f"{shard.key} ends at byte {start + count}, expected {shard.size_bytes}")
-            return count
-
-        try:
-            return reread_if_corrupt(read)
-        except FileNotFoundError as error:
-            raise missing(self._storage, self._name, shard.key) from error
 
 
 class VerifiedFile:

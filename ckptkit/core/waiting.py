@@ -33,7 +33,7 @@ class LongWait:
         self._done_bytes = 0
 
     def advance(self, count: int) -> None:
-        self.reach(self._done_bytes + count)
+        self.reach(self._done_bytes + count)  # two threads at once may lose one of their counts
 
     def reach(self, done_bytes: int) -> None:
         self._done_bytes = done_bytes
