@@ -565,16 +565,11 @@ def _fault_of(mirror: Storage) -> StorageError | None:
     return None
 
 
-class _UnderWay:
+class _UnderWay(KeepPolicy):
     """Keeps the checkpoints that are being uploaded."""
-
-    needs_metrics = False
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
         return frozenset([known.name for known in checkpoints if self._chain.is_under_way(known.name)])
-
-    def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        return AnyKeep((self, other))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import Literal
 
 from ckptkit.core.save_policy import require_positive
 
@@ -24,11 +24,6 @@ class Keepable:
     is_certified: bool = False
 
 
-def needs_certificates(policy: KeepPolicy) -> bool:
-    """Return whether ``policy``, which need not say so, depends on certificates: one listing per checkpoint."""
-    return bool(getattr(policy, "needs_certificates", False))
-
-
 def rankings(policy: KeepPolicy | None) -> list[KeepBest]:
     """Return each `KeepBest` in ``policy``."""
     if isinstance(policy, AnyKeep):
@@ -36,51 +31,39 @@ def rankings(policy: KeepPolicy | None) -> list[KeepBest]:
     return [policy] if isinstance(policy, KeepBest) else []
 
 
-class KeepPolicy(Protocol):
-    """Decides which committed checkpoints of a lineage to keep."""
+class KeepPolicy:
+    """Decides which committed checkpoints of a lineage to keep; ``|`` makes a policy that keeps what either keeps.
 
-    @property
-    def needs_metrics(self) -> bool:
-        """Whether the answer depends on the metrics, which cost one read per checkpoint."""
+    Attributes:
+        needs_metrics: Whether the answer depends on the metrics, which cost one read per checkpoint.
+        needs_certificates: Whether it depends on certificates, which cost one listing per checkpoint.
+    """
+
+    needs_metrics: bool = False
+    needs_certificates: bool = False
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
         """Return the names to keep out of ``checkpoints``, which are ordered from oldest to newest."""
+        raise NotImplementedError
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        """Return a policy that keeps what either keeps."""
+        return AnyKeep((self, other))
 
 
-@dataclass(frozen=True)
-class AnyKeep:
+class AnyKeep(KeepPolicy):
     """Keeps what any of ``policies`` keeps; the result of ``|``."""
 
-    policies: tuple[KeepPolicy, ...]
-
-    @property
-    def needs_metrics(self) -> bool:
-        return any(policy.needs_metrics for policy in self.policies)
-
-    @property
-    def needs_certificates(self) -> bool:
-        return any(map(needs_certificates, self.policies))
+    def __init__(self, policies: Sequence[KeepPolicy]) -> None:
+        self.policies = tuple(policies)
+        self.needs_metrics = any(policy.needs_metrics for policy in policies)
+        self.needs_certificates = any(policy.needs_certificates for policy in policies)
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
         return frozenset().union(*(policy.keeps(checkpoints) for policy in self.policies))
 
-    def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        return AnyKeep((*self.policies, other))
-
-
-class _SinglePolicy:
-    needs_metrics: ClassVar[bool] = False
-    needs_certificates: ClassVar[bool] = False
-
-    def __or__(self: KeepPolicy, other: KeepPolicy) -> KeepPolicy:
-        return AnyKeep((self, other))
-
 
 @dataclass(frozen=True)
-class KeepLatest(_SinglePolicy):
+class KeepLatest(KeepPolicy):
     """Keeps the ``n`` newest. The two newest are always kept, so 1 acts as 2."""
 
     n: int
@@ -94,7 +77,7 @@ class KeepLatest(_SinglePolicy):
 
 
 @dataclass(frozen=True)
-class KeepEvery(_SinglePolicy):
+class KeepEvery(KeepPolicy):
     """Keeps permanently each checkpoint at a boundary whose cycle number is a multiple of ``optimizer_steps``."""
 
     optimizer_steps: int
@@ -112,11 +95,11 @@ class KeepEvery(_SinglePolicy):
 
 
 @dataclass(frozen=True)
-class KeepCertified(_SinglePolicy):
+class KeepCertified(KeepPolicy):
     """Keeps the ``n`` newest that ``ckptkit replay --record`` has certified, as of when older ones are removed."""
 
     n: int
-    needs_certificates: ClassVar[bool] = True
+    needs_certificates = True
 
     def __post_init__(self) -> None:
         require_positive("KeepCertified.n", self.n)
@@ -127,7 +110,7 @@ class KeepCertified(_SinglePolicy):
 
 
 @dataclass(frozen=True)
-class KeepBest(_SinglePolicy):
+class KeepBest(KeepPolicy):
     """Keeps the ``n`` best by ``metric``, of equals the newer; ignores checkpoints without the metric or with NaN.
 
     Args:
@@ -139,7 +122,7 @@ class KeepBest(_SinglePolicy):
     n: int
     metric: str
     mode: Literal["max", "min"]
-    needs_metrics: ClassVar[bool] = True
+    needs_metrics = True
 
     def __post_init__(self) -> None:
         require_positive("KeepBest.n", self.n)

@@ -29,7 +29,7 @@ from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName, frozen_folder
 from ckptkit.run.fence import check_fence
 from ckptkit.run.index import Documents, Lineage
-from ckptkit.run.keep_policy import Keepable, KeepPolicy, needs_certificates
+from ckptkit.run.keep_policy import Keepable, KeepPolicy
 from ckptkit.run.sweep import remove_each, remove_frozen
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import in_pages
@@ -177,7 +177,7 @@ class Retention:
         return [folder for folder in reversed(self._folders.values()) if isinstance(folder.commit, Commit | None)]
 
     def _learn_certified(self) -> None:
-        if needs_certificates(self._policy):
+        if self._policy.needs_certificates:
             # A checkpoint may have got its certificate since the last time.
             others = [folder for folder in self._folders.values() if not folder.keepable.is_certified]
             certified = each_of(others, lambda folder: is_certified(self._storage, folder.name))

@@ -23,7 +23,7 @@ from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
-from ckptkit.run.keep_policy import KeepLatest
+from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.testing.faults import Fault
 from ckptkit.testing.state import NumpyRun
 
@@ -84,14 +84,9 @@ def test_save_continues_if_document_vanishes_while_read(root, life, caplog):
     check_new_start(root, latest=name)
 
 
-class Raising:
-    needs_metrics = False
-
+class Raising(KeepPolicy):
     def keeps(self, checkpoints):
         raise RuntimeError("my policy")
-
-    def __or__(self, other):
-        return self
 
 
 def test_a_policy_that_raises_fails_no_save(root, caplog):

@@ -248,19 +248,6 @@ def test_nothing_goes_while_certificates_cannot_be_listed(tmp_path):
     assert len(committed(tmp_path)) == 4
 
 
-def test_policies_of_others_need_not_know_certificates(tmp_path):
-    class Mine:
-        needs_metrics = False
-
-        def keeps(self, checkpoints):
-            return frozenset(one.name for one in checkpoints[:1])
-
-    started(tmp_path, 2, 4, 6, 8, keep=ALL)
-    _, one = retention(tmp_path, Mine())
-    one.prune()
-    assert committed(tmp_path) == [name_at(1, batches) for batches in (2, 6, 8)]
-
-
 def test_storage_that_reads_nothing_is_no_unreadable_commit(root):
     started(root, 2, 4, 6, keep=ALL)
     storage, keeping = retention(root, KeepLatest(2))

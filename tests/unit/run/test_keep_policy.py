@@ -11,7 +11,6 @@ from ckptkit.run.keep_policy import (
     KeepCertified,
     KeepEvery,
     KeepLatest,
-    needs_certificates,
     rankings,
 )
 
@@ -91,5 +90,5 @@ def test_policies_say_what_they_need():
         (certified, False, True),
         (KeepLatest(1) | certified, False, True),
     ]:
-        assert (policy.needs_metrics, needs_certificates(policy)) == (metrics, certificates), policy
+        assert (policy.needs_metrics, policy.needs_certificates) == (metrics, certificates), policy
         assert [best.metric for best in rankings(policy)] == ["loss"] * metrics, policy
