@@ -195,9 +195,8 @@ class FrozenShards:
         self._storage = storage
         self._check_fence = check_fence
         self._folder = frozen_folder(attempt.attempt)
-        self._written: dict[tuple[str, ...], str] = {}
-        self._blocks: dict[str, Blocks] = {}
-        self._digests: dict[str, str] = {}
+        self._written: dict[tuple[str, ...], tuple[str, Blocks | None]] = {}  # digests, by the leaves
+        self._digests: dict[str, str] = {}  # of leaves
         self.demoted: frozenset[str] = frozenset()
         self.written_bytes = 0
 
@@ -214,20 +213,19 @@ class FrozenShards:
             now = LeafDigests(shard)
             DigestingStream(staged.open_shard(number), leaves=now).exhaust(shard.size_bytes)
             self.refuse_changed(self._digests, now.found, _FROZEN)
-            if self._is_there(known):
-                return self._key(known), known, self._blocks.get(known)
+            if self._is_there(known[0]):
+                return self._key(known[0]), *known
             del self._written[names]
             if staged.by_slices:
                 raise StorageError(
-                    f"{self._key(known)}, which this process wrote, is missing: a part of the run was deleted. This "
+                    f"{self._key(known[0])}, which this process wrote, is missing: a part of the run was deleted. This "
                     "save was abandoned; the next one writes the file again."
                 )
-        digest = self._write(staged, number)
-        self._written[names] = digest
+        written = self._written[names] = self._write(staged, number)
         self.written_bytes += shard.size_bytes
-        return self._key(digest), digest, self._blocks.get(digest)
+        return self._key(written[0]), *written
 
-    def _write(self, staged: Staged, number: int) -> str:
+    def _write(self, staged: Staged, number: int) -> tuple[str, Blocks | None]:
         shard = staged.shards[number]
         before, written = LeafDigests(shard), LeafDigests(shard)
         digest = DigestingStream(staged.open_shard(number, last=False), leaves=before).exhaust(shard.size_bytes)
@@ -242,9 +240,7 @@ class FrozenShards:
         self.refuse_changed(before.found, written.found, _FROZEN)
         self.refuse_changed(staged.samples, written.samples, _FROZEN)
         self._digests.update(written.found)
-        if blocks is not None:
-            self._blocks[digest] = blocks.found()
-        return digest
+        return digest, blocks.found() if blocks is not None else None
 
     def _is_there(self, digest: str) -> bool:
         return f"{digest}.safetensors" in self._storage.list(self._folder).files

@@ -44,6 +44,7 @@ _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 30.0  # a connection that gives no byte for so long counts as dead
 _EARLY = timedelta(minutes=5)  # keys are renewed so long before they expire
 
+PATIENCE = Patience()
 _PUBLIC = re.compile(r"obs\.([a-z0-9-]+)\.myhuaweicloud\.[a-z.]+")
 
 # Rows of access key, secret key, session token, tried in this order. A token is used only with the keys of its row.
@@ -163,8 +164,8 @@ class S3Options:
     default_block_size: int = PART_BYTES
     max_concurrency: int = LANES  # parts that are transferred at once
     credentials: Callable[[], object] | None = None
-    request_timeout: timedelta = Patience.request
-    retry_for: timedelta = Patience.retrying
+    request_timeout: timedelta = PATIENCE.request
+    retry_for: timedelta = PATIENCE.retrying
     answer_within: timedelta | None = None  # replaces ``retry_for`` until the endpoint has answered once
     settle: timedelta = SETTLE
 
@@ -189,18 +190,16 @@ class S3Options:
             raise StorageError(f"max_concurrency must be a number of at least 1, got {options.max_concurrency!r}")
         if not isinstance(options.settle, timedelta):
             raise StorageError(f"settle must be a timedelta, got {options.settle!r}")
-        try:
-            options.patience  # noqa: B018 - called for its check
-        except ValueError as error:
-            raise StorageError(f"request_timeout, retry_for and answer_within: {error}") from error
+        for name in ("request_timeout", "retry_for", "answer_within"):
+            limit = getattr(options, name)
+            if limit is not None and (not isinstance(limit, timedelta) or limit <= timedelta()):
+                raise StorageError(f"{name} must be a timedelta above zero, got {limit!r}")
         return options
 
     @property
     def patience(self) -> Patience:
-        first = Patience.first if self.retry_for == Patience.retrying else self.retry_for
-        return Patience(
-            self.request_timeout, self.retry_for, first if self.answer_within is None else self.answer_within
-        )
+        first = self.answer_within or (PATIENCE.first if self.retry_for == PATIENCE.retrying else self.retry_for)
+        return Patience(self.request_timeout, self.retry_for, first)
 
     def keys(self) -> Callable[[], Keys] | None:
         """Return a function that returns keys; None if these options have none."""

@@ -13,9 +13,8 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from botocore import exceptions as botocore
 from botocore.exceptions import ClientError
@@ -37,24 +36,12 @@ class Transient(Exception):  # noqa: N818 - a temporary condition, not an error 
     """Reports a temporary failure, after which the request is sent again; ``__cause__`` is the backend's error."""
 
 
-@dataclass(frozen=True)
-class Patience:
-    """Holds the time limits for a storage.
-
-    Attributes:
-        request: Limit of one request, from its first byte to the last byte of its answer.
-        retrying: Limit of a request and all its retries.
-        first: Replaces ``retrying`` until the first answer; a wrong endpoint is then more likely than an outage.
-    """
+class Patience(NamedTuple):
+    """Holds the limits of one request, of all its tries, and of these until the first answer of an endpoint."""
 
     request: timedelta = timedelta(minutes=2)
     retrying: timedelta = timedelta(minutes=5)
-    first: timedelta = timedelta(seconds=30)
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not isinstance(value, timedelta) or value <= timedelta():
-                raise ValueError(f"{name} must be a timedelta above zero, got {value!r}")
+    first: timedelta = timedelta(seconds=30)  # a wrong endpoint is then more likely than an outage
 
 
 class Retry:

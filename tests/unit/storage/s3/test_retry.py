@@ -149,10 +149,3 @@ def test_request_that_failed_slowly_is_told_at_once(retry, time, caplog):
     retry.call("do it", lambda until: (slow.calls or time.wait(60), slow(until))[1])
     assert "has failed for 60 s" in caplog.records[0].getMessage()
     assert caplog.records[-1].getMessage().startswith("the storage answers again")
-
-
-def test_patience_is_a_duration():
-    for field in ("request", "retrying", "first"):
-        for value in (0, 5, timedelta(0), timedelta(seconds=-1), None):
-            with pytest.raises(ValueError, match=field):
-                Patience(**{field: value})

@@ -47,6 +47,7 @@ def test_what_is_no_root_or_option_is_named():
         ({"retry_for": 60}, "timedelta"),
         ({"answer_within": 3}, "answer_within"),
         ({"request_timeout": timedelta(0)}, "timedelta"),
+        ({"retry_for": timedelta(seconds=-1)}, "above zero"),
         ({"config_kwargs": {"no_such": 1}}, "could not use these storage_options"),
         ({"client_kwargs": {"no_such": 1}}, "could not use these storage_options"),
         ({"settle": 2}, "settle must be a timedelta"),
