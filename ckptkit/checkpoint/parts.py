@@ -190,31 +190,29 @@ def copy_taken(data: Bytes, at: int, shape: tuple[int, ...], take: tuple[slice, 
             copy_taken(part, start - row * row_bytes, shape[1:], take[1:], into[row - take[0].start])
 
 
-class CutOut:
-    """Receives whole leaves and cuts the wanted parts out of them; implements `ckptkit.core.contents.Sink`."""
+class WholeLeaves:
+    """Gives each leaf memory of its own, and passes it on; implements `ckptkit.core.contents.Sink`."""
 
     def __init__(
-        self, infos: Mapping[str, TensorInfo], wanted: Sequence[WantedPart], done: Callable[[str], None] | None
+        self, infos: Mapping[str, TensorInfo], names: Collection[str], pass_on: Callable[[str, Array], None]
     ) -> None:
-        self.names: Collection[str] = infos.keys()
+        self.names = names
         self._infos = infos
-        self._wanted = wanted
-        self._done = done
-        self._whole: dict[str, Array] = {}
+        self._pass_on = pass_on
+        self._arrays: dict[str, Array] = {}
 
     def ready(self, name: str) -> None: ...
 
     def buffer(self, name: str) -> memoryview:
-        whole = self._whole[name] = self._infos[name].empty()
-        return bytes_of(whole).data
+        array = self._arrays[name] = self._infos[name].empty()
+        return bytes_of(array).data
 
     def done(self, name: str) -> None:
-        whole = self._whole.pop(name)
-        for part in self._wanted:
-            if part.name != name:
-                continue
-            corner = zip(part.box.offsets, part.shape, strict=True)
-            cut = whole[tuple(slice(at, at + size) for at, size in corner)]
-            part.memory[:] = bytes_of(np.ascontiguousarray(cut)).data
-            if self._done is not None:
-                self._done(name)
+        self._pass_on(name, self._arrays.pop(name))
+
+
+def cut_out(whole: Array, part: WantedPart) -> None:
+    """Copy ``part`` out of the whole leaf."""
+    corner = zip(part.box.offsets, part.shape, strict=True)
+    cut = whole[tuple(slice(at, at + size) for at, size in corner)]
+    part.memory[:] = bytes_of(np.ascontiguousarray(cut)).data

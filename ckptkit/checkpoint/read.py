@@ -17,7 +17,7 @@ import xxhash
 
 from ckptkit.checkpoint.commit import reread_if_corrupt
 from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, missing
-from ckptkit.checkpoint.parts import CutOut, read_sharded
+from ckptkit.checkpoint.parts import WholeLeaves, cut_out, read_sharded
 from ckptkit.checkpoint.shard_bytes import ShardBytes, StoredLeaf, StoredLeaves, StoredPiece
 from ckptkit.core.contents import Buffers, Contents, Sink, WantedPart
 from ckptkit.core.placement import Box
@@ -116,8 +116,16 @@ class ShardStream:
         sharded = [part for part in wanted if self._leaves[part.name].info.placement == "sharded"]
         others = [part for part in wanted if self._leaves[part.name].info.placement != "sharded"]
         read_sharded(self._files, self._leaves, sharded, done)
-        if others:
-            self.read_into(CutOut({part.name: self._leaves[part.name].info for part in others}, others, done))
+
+        def cut(name: str, whole: Array) -> None:
+            for part in others:
+                if part.name == name:
+                    cut_out(whole, part)
+                    if done is not None:
+                        done(name)
+
+        infos = {part.name: self._leaves[part.name].info for part in others}
+        self.read_into(WholeLeaves(infos, infos.keys(), cut))
 
     def peek(self, name: str) -> Array:
         leaf = self._leaves[name]

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from ckptkit.checkpoint.parts import WholeLeaves
 from ckptkit.core.accumulation import fold_progress, shares
 from ckptkit.core.contents import Contents, Sink, WantedPart
 from ckptkit.core.tensors import Array, bytes_of
@@ -73,7 +74,7 @@ class FoldedSource:
                     sink.buffer(name)[:] = bytes_of(total).data
                     sink.done(name)
 
-            part.read_into(_Summands(self._home, summed, add))
+            part.read_into(WholeLeaves(self._home.entries, summed, add))
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
         self._home.read_parts(wanted, done)
@@ -103,25 +104,6 @@ class _Others:
         self.ready = sink.ready
         self.buffer = sink.buffer
         self.done = sink.done
-
-
-class _Summands:
-    """Provides memory for the summands of one file at a time, and passes each to ``add``."""
-
-    def __init__(self, contents: Contents, names: Collection[str], add: Callable[[str, Array], None]) -> None:
-        self.names = names
-        self._entries = contents.entries
-        self._add = add
-        self._arrays: dict[str, Array] = {}
-
-    def ready(self, name: str) -> None: ...
-
-    def buffer(self, name: str) -> memoryview:
-        array = self._arrays[name] = self._entries[name].empty()
-        return bytes_of(array).data
-
-    def done(self, name: str) -> None:
-        self._add(name, self._arrays.pop(name))
 
 
 def _added(total: Array | None, summand: Array, times: int) -> Array:

@@ -111,12 +111,11 @@ def attempt_of(key: str) -> int | None:
     """Return the only attempt that writes ``key``; None if the key does not tell."""
     folder, _, rest = key.partition("/")
     first, below, _ = rest.partition("/")
-    if folder == ATTEMPTS and not below:
-        return parse_attempt(first)
-    if folder == EVENTS and not below:
-        segment = parse_segment(first)
-        return segment[0] if segment else None
+    if folder == CHECKPOINTS and below:
+        name = CheckpointName.parse(first)
+        return name.attempt if name else None
     if folder == FROZEN and below:
         return parse_frozen(first)
-    name = CheckpointName.parse(first) if folder == CHECKPOINTS and below else None
-    return name.attempt if name else None
+    if folder == EVENTS and not below:
+        return (parse_segment(first) or (None,))[0]
+    return parse_attempt(first) if folder == ATTEMPTS and not below else None

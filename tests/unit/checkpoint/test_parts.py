@@ -15,7 +15,7 @@ from support.runs.dict_storage import Counted, DictStorage
 from support.runs.rank_files import documents_of, leaf, opened, write_ranks
 from support.wire import Wire
 
-from ckptkit.checkpoint.parts import CutOut, spans
+from ckptkit.checkpoint.parts import WholeLeaves, cut_out, spans
 from ckptkit.checkpoint.read import load, verify
 from ckptkit.core.contents import Buffers, TensorInfo, WantedPart
 from ckptkit.core.placement import Box
@@ -263,11 +263,11 @@ def test_sharded_scalars_and_bfloat16_width():
 
 def test_whole_leaf_is_released_after_cutting_parts():
     part, there = wanted_of(np.arange(9), ((2, 4),))
-    cut_out = CutOut({"z": TensorInfo("I64", (9,), "weights")}, [part], None)
-    memory = cut_out.buffer("z")
+    leaves = WholeLeaves({"z": TensorInfo("I64", (9,), "weights")}, ["z"], lambda name, array: cut_out(array, part))
+    memory = leaves.buffer("z")
     memory[:] = np.arange(9).view(np.uint8).data
     whole = weakref.ref(memory.obj.base)  # itself is a view of the bytes
-    cut_out.done("z")
+    leaves.done("z")
     assert (there == [2, 3]).all()
     del memory
     assert whole() is None

@@ -15,9 +15,9 @@ from ckptkit.storage import LocalStorage
 
 def grown_with(root, **changed: str) -> str:
     """The name of a checkpoint by a process that has other versions of some libraries."""
-    version = versions._version_of
+    version = metadata.version
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(versions, "_version_of", lambda name: changed.get(name) or version(name))
+        patch.setattr(metadata, "version", lambda name: changed.get(name) or version(name))
         versions.versions.cache_clear()
         (name,) = grow(root, 3)
     versions.versions.cache_clear()
