@@ -255,7 +255,8 @@ def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
         why = "; ".join(dict.fromkeys(passed.reason for passed in passed_over)) or "no attempt document leads to them"
         raise CorruptCheckpointError(
             f"the run has committed checkpoints ({', '.join(orphans)}) that cannot be used: {why}. Restore the files "
-            "below attempts/ (a job whose file was replaced has it in its log), or start under another root."
+            "below attempts/ (if the file of a job was replaced, its log has the original), or start again under "
+            "another root."
         )
 
 

@@ -457,9 +457,9 @@ def test_interrupted_import_is_never_taken_for_a_run(tmp_path, weights):
                 export_weights(root, tmp_path / "out.safetensors", overwrite=True)
                 assert bits_of(tmp_path / "out.safetensors").keys() == {"a.weight", "a.bias"}
             elif "run.json" in there:
-                with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
+                with pytest.raises(ResumeError, match=r"is an import of .* that has not ended"):
                     CheckpointManager(root).restore(NumpyRun())
-                with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
+                with pytest.raises(ResumeError, match=r"is an import of .* that has not ended"):
                     export_weights(root, tmp_path / "none.ckpt")
                 assert action == "kill" or "COMMIT" in str(there)
             else:
@@ -616,7 +616,7 @@ def test_import_that_cannot_clear_away_stays_unfinished(tmp_path):
         with pytest.raises(StorageError, match="manifest"):
             import_weights(tmp_path / "w.safetensors", storage)
         assert fault.fired
-        with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
+        with pytest.raises(ResumeError, match=r"is an import of .* that has not ended"):
             CheckpointManager(root).restore(NumpyRun())
 
 
