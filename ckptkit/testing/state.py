@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress
-from ckptkit.core.tensors import Leaf, leaf_of
+from ckptkit.core.tensors import leaf_of
 from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.format.documents import canonical, digest_of
@@ -112,17 +112,8 @@ class NumpyRun:
         )
 
     def capture(self) -> Capture:
-        """Return live references to the state; accumulators only in mid-cycle, since they are zero at a boundary."""
+        """Return live references to the state."""
         return self._captured(self.progress(), self._rng.bit_generator.state)
-
-    def leaves(self, *, at_boundary: bool) -> list[Leaf]:
-        """Return references to all arrays; at a boundary without the accumulators."""
-        leaves = [
-            leaf_of("weights", self.weights, role="weights", lifetime="cycle", placement="replicated"),
-            leaf_of("embedding", self.embedding, role="weights", lifetime="frozen", placement="replicated"),
-            leaf_of("moments", self.moments, role="optimizer", lifetime="cycle", placement="replicated"),
-        ]
-        return leaves if at_boundary else [*leaves, leaf_of("accumulators", self.accumulators, role="accumulators")]
 
     def guard(self, fence: Callable[[], None]) -> None:
         if fence not in self._fences:
@@ -146,10 +137,15 @@ class NumpyRun:
         return self._captured(self._progress_at(first), self._rng_at_cycle_start)
 
     def _captured(self, progress: Progress, rng_state: Mapping[str, Any]) -> Capture:
-        state_leaves: list[Leaf] = []
-        rng = encode_tree(rng_state, "rng", state_leaves)
-        leaves = self.leaves(at_boundary=progress.at_boundary)
-        return Capture(progress, (*leaves[:3], *state_leaves, *leaves[3:]), {"rng": rng})
+        leaves = [
+            leaf_of("weights", self.weights, role="weights", lifetime="cycle", placement="replicated"),
+            leaf_of("embedding", self.embedding, role="weights", lifetime="frozen", placement="replicated"),
+            leaf_of("moments", self.moments, role="optimizer", lifetime="cycle", placement="replicated"),
+        ]
+        rng = encode_tree(rng_state, "rng", leaves)
+        if not progress.at_boundary:  # where they are zero
+            leaves.append(leaf_of("accumulators", self.accumulators, role="accumulators"))
+        return Capture(progress, tuple(leaves), {"rng": rng})
 
     def is_over(self) -> bool:
         return False  # the caller decides how long to train
@@ -161,15 +157,15 @@ class NumpyRun:
         targets = {"weights": self.weights, "embedding": self.embedding, "moments": self.moments}
         if not contents.progress.at_boundary:
             targets["accumulators"] = self.accumulators
-        stored = {name: (tensor.shape, str(tensor.dtype)) for name, tensor in contents.tensors.items()}
-        wanted = {name: (tensor.shape, str(tensor.dtype)) for name, tensor in targets.items()}
+        stored, wanted = (
+            {name: (tensor.shape, str(tensor.dtype)) for name, tensor in tensors.items()}
+            for tensors in (contents.tensors, targets)
+        )
         if stored != wanted:
             raise StateMismatchError(f"{contents.checkpoint} holds {stored}, this run needs {wanted}")
         if contents.progress.accumulation_steps != self._accumulation_steps:
-            raise StateMismatchError(
-                f"{contents.checkpoint} has K = {contents.progress.accumulation_steps}, "
-                f"this run {self._accumulation_steps}"
-            )
+            theirs = contents.progress.accumulation_steps
+            raise StateMismatchError(f"{contents.checkpoint} has K = {theirs}, this run {self._accumulation_steps}")
         if contents.world_size != self.world.size:
             raise ResumeError(
                 f"{contents.checkpoint} was made by {contents.world_size} ranks, this job has {self.world.size}"

@@ -201,15 +201,21 @@ class S3Options:
         first = self.answer_within or (PATIENCE.first if self.retry_for == PATIENCE.retrying else self.retry_for)
         return Patience(self.request_timeout, self.retry_for, first)
 
-    def keys(self) -> Callable[[], Keys] | None:
-        """Return a function that returns keys; None if these options have none."""
+    def keys(self, environment: Mapping[str, str] | None = None) -> Callable[[], Keys] | None:
+        """Return the source of keys: these options, else ``environment``, which is read again whenever keys expired.
+
+        Returns None if botocore is to find the keys, or requests are not signed.
+        """
         if self.credentials is not None:
             source = self.credentials
             return lambda: Keys.of(source())
         if self.key is not None and self.secret is not None:
             fixed = Keys(self.key, self.secret, self.token)
             return lambda: fixed
-        return None
+        if environment is None or self.anon or self.profile is not None:
+            return None
+        _from_environment(environment)  # fail now and not at the first request
+        return lambda: _from_environment(environment)
 
 
 @dataclass(frozen=True)
@@ -298,7 +304,7 @@ def connect_obs(options: S3Options) -> Client:
     options = with_endpoint(options)
     endpoint = str(options.endpoint_url)
     config = {"signature_version": "s3v4", "s3": {"addressing_style": addressing_of(endpoint)}}
-    return connect(options, config, keys_of(options), region_of(endpoint))
+    return connect(options, config, options.keys(os.environ), region_of(endpoint))
 
 
 def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.environ) -> S3Options:
@@ -327,18 +333,6 @@ def addressing_of(endpoint_url: str) -> str:
     """Return ``"virtual"`` for Huawei's public cloud, which refuses ``"path"``."""
     host = urlsplit(endpoint_url).hostname or ""
     return "virtual" if _PUBLIC.fullmatch(host) or host.endswith(".myhuaweicloud.com") else "path"
-
-
-def keys_of(options: S3Options, environment: Mapping[str, str] = os.environ) -> Callable[[], Keys] | None:
-    """Return the source of keys: the options, else the environment, which is read again whenever keys have expired.
-
-    Returns None if requests are not signed or ``profile`` names the keys.
-    """
-    given = options.keys()
-    if given is not None or options.anon or options.profile is not None:
-        return given
-    _from_environment(environment)  # fail now and not at the first request
-    return lambda: _from_environment(environment)
 
 
 def _from_environment(environment: Mapping[str, str]) -> Keys:

@@ -12,7 +12,6 @@ from ckptkit.storage.s3.options import (
     RenewedCredentials,
     S3Options,
     addressing_of,
-    keys_of,
     region_of,
     with_endpoint,
 )
@@ -192,18 +191,18 @@ def test_obs_keys_come_from_first_complete_pair():
     environment = {}
     for number, (key, (secret, token)) in reversed(list(enumerate(KEYS.items()))):
         environment |= {key: f"key{number}", secret: f"secret{number}", token: f"token{number}"}
-        received = keys_of(S3Options(), environment)()
+        received = S3Options().keys(environment)()
         assert received == Keys(f"key{number}", f"secret{number}", f"token{number}")
     del environment["OBS_SECRET_ACCESS_KEY"]
-    assert keys_of(S3Options(), environment)() == Keys("key1", "secret1", "token1")  # nothing of a half pair
+    assert S3Options().keys(environment)() == Keys("key1", "secret1", "token1")  # nothing of a half pair
     for options in ({}, {"anon": True}, {"profile": "training"}):
-        assert keys_of(S3Options(key="mine", secret="also", **options), environment)() == Keys("mine", "also")
+        assert S3Options(key="mine", secret="also", **options).keys(environment)() == Keys("mine", "also")
         for around in ({}, environment) if options else ():
-            assert keys_of(S3Options(**options), around) is None
+            assert S3Options(**options).keys(around) is None
     with pytest.raises(StorageError, match="OBS_ENDPOINT"):
         with_endpoint(S3Options(), {})
     with pytest.raises(StorageError, match=r"OBS_ACCESS_KEY_ID.*HUAWEICLOUD_SDK_AK"):
-        keys_of(S3Options(), {})
+        S3Options().keys({})
 
 
 def test_the_endpoint_may_lack_its_scheme():
@@ -223,7 +222,7 @@ def test_the_endpoint_may_lack_its_scheme():
 
 def test_keys_in_the_environment_are_read_again(monkeypatch):
     environment = {"OBS_ACCESS_KEY_ID": "a", "OBS_SECRET_ACCESS_KEY": "b"}
-    credentials = RenewedCredentials(keys_of(S3Options(), environment))
+    credentials = RenewedCredentials(S3Options().keys(environment))
     assert not credentials.renew(credentials.generation)
     environment["OBS_SECRET_ACCESS_KEY"] = "c"
     assert credentials.get_frozen_credentials().secret_key == "b"
