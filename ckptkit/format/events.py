@@ -171,15 +171,7 @@ class LifeEnded(_Timed):
 
 
 class Stacks(_Event):
-    """Records where a process of a life that hung, or crashed, stood.
-
-    Attributes:
-        supervisor: As of the life's `LifeEnded`.
-        number: The same.
-        rank: Rank of the process, if known.
-        pid: Its number.
-        lines: What `faulthandler` wrote.
-    """
+    """Records where a process of the life ``number`` of ``supervisor``, which hung or crashed, stood."""
 
     kind: Literal["stacks"] = "stacks"
     supervisor: Token

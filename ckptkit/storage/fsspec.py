@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -29,11 +27,6 @@ from ckptkit.storage.source import ByteStream, SizedStream
 _log = logging.getLogger("ckptkit")
 _PIECE_BYTES = 8 << 20
 _WINDOW_BYTES = 32 << 20
-_creating = threading.Lock()  # global, since two storages on one root have a lease each
-
-
-# A thread that had taken it does not exist after a fork.
-os.register_at_fork(after_in_child=lambda: globals().update(_creating=threading.Lock()))
 
 
 def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
@@ -150,8 +143,7 @@ class FsspecStorage:
             self._forget()
 
     def create(self, key: str, data: bytes) -> None:
-        with _creating:
-            self._lease.create(key, data)
+        self._lease.create(key, data)
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in dict.fromkeys(keys):

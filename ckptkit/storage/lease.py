@@ -8,6 +8,7 @@ together take less than the settle time. Any thread may call it.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -25,6 +26,11 @@ SETTLE = timedelta(seconds=2)
 
 _TRIES = 20
 _MAX_BYTES = 1000
+
+# Threads of one process exclude each other without a lease, also those of two storages on one root. A thread that had
+# taken the lock does not exist after a fork.
+_creating = threading.Lock()
+os.register_at_fork(after_in_child=lambda: globals().update(_creating=threading.Lock()))
 
 
 class Overwritable(Protocol):
@@ -48,11 +54,10 @@ class Lease:
         self._storage = storage
         self._settle = settle
         self._wait = wait or Latch().wait
-        self._own = threading.Lock()  # threads of one process exclude each other without a lease
 
     def create(self, key: str, data: bytes) -> None:
         """Write ``key``; raise FileExistsError if it exists, StorageError if others took the lease at every try."""
-        with self._own:
+        with _creating:
             for _ in range(_TRIES):
                 self._refuse_existing(key)
                 if self._take():

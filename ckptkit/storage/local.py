@@ -223,14 +223,13 @@ class LocalStorage:
             folder = folder.parent
 
     def _open_new(self, path: Path) -> int:
-        for tries_left in reversed(range(_FOLDER_TRIES)):
-            self._make_folder(path.parent)
-            try:
+        for _ in range(_FOLDER_TRIES - 1):
+            # Another process may remove the empty folder between the two calls.
+            with contextlib.suppress(FileNotFoundError):
+                self._make_folder(path.parent)
                 return SYSTEM.open_new(path)
-            except FileNotFoundError:  # another process removed the empty folder between the two calls
-                if not tries_left:
-                    raise
-        raise AssertionError
+        self._make_folder(path.parent)
+        return SYSTEM.open_new(path)
 
     def _make_folder(self, folder: Path) -> None:
         if folder not in self._durable:

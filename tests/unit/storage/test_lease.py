@@ -1,10 +1,12 @@
 """Create-only files without a server that refuses: one writer at a time, and no file is ever replaced."""
 
+import os
 from datetime import timedelta
 
 import pytest
 
 from ckptkit.errors import StorageError
+from ckptkit.storage import lease
 from ckptkit.storage.lease import LEASE, Lease
 
 
@@ -38,14 +40,21 @@ def create(storage, data=b"mine", wait=lambda _: None):
 
 
 def test_create_waits_for_lease_to_settle_alone(storage):
-    """Threads of one process would take it from each other, and wait for it to settle each time."""
+    """Threads of one process would take it from each other, also for two storages on one root."""
     waits = []
-    wait = lambda seconds: waits.append((seconds, lease._own.locked()))  # noqa: E731
-    lease = Lease(storage, settle=timedelta(seconds=2), wait=wait)
-    lease.create("a/1", b"x")
+    create(storage, wait=lambda seconds: waits.append((seconds, lease._creating.locked())))
     assert storage.puts == [LEASE, "a/1"]
     assert waits == [(2.0, True)]
-    assert not lease._own.locked()
+    assert not lease._creating.locked()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forked_process_creates_while_its_parent_does():
+    with lease._creating:
+        child = os.fork()
+        if not child:
+            os._exit(7 if lease._creating.acquire(timeout=5) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_a_file_that_is_there_is_never_replaced(storage):

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import uuid
 from datetime import timedelta
 
@@ -58,23 +57,6 @@ def refused(call, match):
 
 def reads(storage, key="a/1"):
     return lambda: storage.read(key, 9), lambda: storage.read_into(key, [memoryview(bytearray(9))])
-
-
-def test_storages_on_one_root_create_in_turn(storage, monkeypatch):
-    alone = []
-    monkeypatch.setattr(storage._lease, "_wait", lambda _: alone.append(generic._creating.locked()))
-    storage.create("a/1", b"x")
-    assert alone == [True]
-    assert not generic._creating.locked()
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_forked_process_creates_while_its_parent_does():
-    with generic._creating:
-        child = os.fork()
-        if not child:
-            os._exit(7 if generic._creating.acquire(timeout=5) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_write_that_fails_is_out_of_the_way(storage):
