@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from botocore.exceptions import ClientError
 
-from ckptkit.storage.s3.options import Client
+from ckptkit.storage.s3.options import Client, S3Options
 from ckptkit.storage.s3.requests import Bucket
 from ckptkit.storage.s3.retry import Patience, Retry
 from ckptkit.storage.s3.storage import S3Storage
@@ -106,7 +106,8 @@ class Objects:
 
 def storage_over(objects: Objects) -> S3Storage:
     """The product's storage; failures were repeated below it already."""
-    return S3Storage("s3://simulated/run", Bucket("simulated", Client(objects, None), Retry(Patience()), {}), "")
+    bucket = Bucket("simulated", Client(objects, None), Retry(Patience()), {})
+    return S3Storage("s3://simulated/run", bucket, "", S3Options())
 
 
 def _error(code: str, status: int) -> ClientError:

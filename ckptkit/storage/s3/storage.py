@@ -13,7 +13,6 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -21,9 +20,9 @@ from botocore.exceptions import ClientError
 from ckptkit.core.worker import Lanes, Latch, each_of
 from ckptkit.errors import StorageError
 from ckptkit.scrubber import learn, learn_url
-from ckptkit.storage.lease import PROBE, SETTLE, Lease
+from ckptkit.storage.lease import PROBE, Lease
 from ckptkit.storage.protocol import Listing
-from ckptkit.storage.s3.options import LANES, OBS_ENDPOINTS, OBS_SECRETS, PART_BYTES, S3Options, connect, connect_obs
+from ckptkit.storage.s3.options import OBS_ENDPOINTS, OBS_SECRETS, S3Options, connect, connect_obs
 from ckptkit.storage.s3.requests import Bucket, UploadGoneError
 from ckptkit.storage.s3.retry import Retry, status_of
 from ckptkit.storage.source import ByteStream, ReusedMemory, SizedStream
@@ -56,36 +55,21 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
             f"{scheme}://{path} names no folder in a bucket: give {scheme}://bucket/folder, one folder for each run"
         )
     client = connect_obs(options) if scheme == "obs" else connect(options, {}, options.keys())
-    return S3Storage(
-        f"{scheme}://{bucket}/{prefix}",
-        Bucket(bucket, client, Retry(options.patience), options.s3_additional_kwargs, scheme=scheme),
-        prefix,
-        part_bytes=options.default_block_size,
-        lanes=options.max_concurrency,
-        settle=options.settle,
-    )
+    requests = Bucket(bucket, client, Retry(options.patience), options.s3_additional_kwargs, scheme=scheme)
+    return S3Storage(f"{scheme}://{bucket}/{prefix}", requests, prefix, options)
 
 
 class S3Storage:
     """Stores objects below ``prefix``, which has no slash at either end, in ``bucket``."""
 
-    def __init__(
-        self,
-        url: str,
-        bucket: Bucket,
-        prefix: str,
-        *,
-        part_bytes: int = PART_BYTES,
-        lanes: int = LANES,
-        settle: timedelta = SETTLE,
-    ) -> None:
+    def __init__(self, url: str, bucket: Bucket, prefix: str, options: S3Options) -> None:
         self._url = url
         self._bucket = bucket
         self._below = f"{prefix}/" if prefix else ""
-        self._part_bytes = part_bytes
-        self._lanes = lanes
-        self._memory = ReusedMemory(lanes)
-        self._lease = Lease(self, settle=settle)
+        self._part_bytes = options.default_block_size
+        self._lanes = options.max_concurrency
+        self._memory = ReusedMemory(self._lanes)
+        self._lease = Lease(self, settle=options.settle)
         self._probing = threading.Lock()
         self._has_conditions: bool | None = None
 

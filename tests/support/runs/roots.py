@@ -159,7 +159,7 @@ class BucketRoot:
 
     def storage(self) -> Storage:
         bucket = Bucket(self.bucket, self.store.products, self.store.retry(), {})
-        return S3Storage(self.url, bucket, "run", part_bytes=self.store.part_bytes)
+        return S3Storage(self.url, bucket, "run", S3Options(default_block_size=self.store.part_bytes))
 
     def tree(self) -> Tree:
         found: Tree = {}
