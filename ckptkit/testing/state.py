@@ -115,6 +115,15 @@ class NumpyRun:
         """Return live references to the state."""
         return self._captured(self.progress(), self._rng.bit_generator.state)
 
+    def leaves(self, *, at_boundary: bool) -> list[Leaf]:
+        """Return references to all arrays; at a boundary without the accumulators, which are zero there."""
+        leaves = [
+            leaf_of("weights", self.weights, role="weights", lifetime="cycle", placement="replicated"),
+            leaf_of("embedding", self.embedding, role="weights", lifetime="frozen", placement="replicated"),
+            leaf_of("moments", self.moments, role="optimizer", lifetime="cycle", placement="replicated"),
+        ]
+        return leaves if at_boundary else [*leaves, leaf_of("accumulators", self.accumulators, role="accumulators")]
+
     def guard(self, fence: Callable[[], None]) -> None:
         if fence not in self._fences:
             self._fences.append(fence)
@@ -137,15 +146,10 @@ class NumpyRun:
         return self._captured(self._progress_at(first), self._rng_at_cycle_start)
 
     def _captured(self, progress: Progress, rng_state: Mapping[str, Any]) -> Capture:
-        leaves = [
-            leaf_of("weights", self.weights, role="weights", lifetime="cycle", placement="replicated"),
-            leaf_of("embedding", self.embedding, role="weights", lifetime="frozen", placement="replicated"),
-            leaf_of("moments", self.moments, role="optimizer", lifetime="cycle", placement="replicated"),
-        ]
-        rng = encode_tree(rng_state, "rng", leaves)
-        if not progress.at_boundary:  # where they are zero
-            leaves.append(leaf_of("accumulators", self.accumulators, role="accumulators"))
-        return Capture(progress, tuple(leaves), {"rng": rng})
+        state_leaves: list[Leaf] = []
+        rng = encode_tree(rng_state, "rng", state_leaves)
+        leaves = self.leaves(at_boundary=progress.at_boundary)
+        return Capture(progress, (*leaves[:3], *state_leaves, *leaves[3:]), {"rng": rng})
 
     def is_over(self) -> bool:
         return False  # the caller decides how long to train

@@ -44,7 +44,6 @@ _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 30.0  # a connection that gives no byte for so long counts as dead
 _EARLY = timedelta(minutes=5)  # keys are renewed so long before they expire
 
-PATIENCE = Patience()
 _PUBLIC = re.compile(r"obs\.([a-z0-9-]+)\.myhuaweicloud\.[a-z.]+")
 
 # Rows of access key, secret key, session token, tried in this order. A token is used only with the keys of its row.
@@ -164,8 +163,8 @@ class S3Options:
     default_block_size: int = PART_BYTES
     max_concurrency: int = LANES  # parts that are transferred at once
     credentials: Callable[[], object] | None = None
-    request_timeout: timedelta = PATIENCE.request
-    retry_for: timedelta = PATIENCE.retrying
+    request_timeout: timedelta = Patience.request
+    retry_for: timedelta = Patience.retrying
     answer_within: timedelta | None = None  # replaces ``retry_for`` until the endpoint has answered once
     settle: timedelta = SETTLE
 
@@ -198,7 +197,7 @@ class S3Options:
 
     @property
     def patience(self) -> Patience:
-        first = self.answer_within or (PATIENCE.first if self.retry_for == PATIENCE.retrying else self.retry_for)
+        first = self.answer_within or (Patience.first if self.retry_for == Patience.retrying else self.retry_for)
         return Patience(self.request_timeout, self.retry_for, first)
 
     def keys(self, environment: Mapping[str, str] | None = None) -> Callable[[], Keys] | None:

@@ -13,8 +13,9 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from botocore import exceptions as botocore
 from botocore.exceptions import ClientError
@@ -36,7 +37,8 @@ class Transient(Exception):  # noqa: N818 - a temporary condition, not an error 
     """Reports a temporary failure, after which the request is sent again; ``__cause__`` is the backend's error."""
 
 
-class Patience(NamedTuple):
+@dataclass(frozen=True)
+class Patience:
     """Holds the limits of one request, of all its tries, and of these until the first answer of an endpoint."""
 
     request: timedelta = timedelta(minutes=2)
