@@ -276,9 +276,10 @@ def _refuse_emptied(index: Index) -> None:
             f"the files below {EVENTS}/ tell of {len(known)} committed checkpoints, the newest {max(known, key=str)}"
         )
     raise CorruptCheckpointError(
-        f"{shown}, but {CHECKPOINTS}/ of {index.storage.url} holds none. If it is on a separate disk, mount it. Copy "
-        "the copy of a run that was training again with `ckptkit copy`; start the job of a mirror whose first upload "
-        "did not end where its local root is. Otherwise restore the folder, or use another root."
+        f"{shown}, but {CHECKPOINTS}/ of {index.storage.url} holds none. If it is on a separate disk, mount it. If "
+        "this is a copy of a run that was training, copy it again with `ckptkit copy`. If this is the mirror of a job "
+        "whose first upload did not end, start that job where its local root is. Otherwise restore the folder from a "
+        "copy, or use another root."
     )
 
 
