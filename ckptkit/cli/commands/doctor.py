@@ -189,7 +189,8 @@ def _words_of(report: Report, difference: TraceDifference) -> list[str]:
         f"seen in: {difference.life.name}, {began}",
     ]
     if (named := report.diagnosis) is not None:
-        words += [f"diagnosis: {named.code}: {named.where}", f"cause: {named.cause}", f"fix: {named.fix}"]
+        title = f"{named.code}: {named.where}" if named.where else named.code
+        words += [f"diagnosis: {title}", f"cause: {named.cause}", f"fix: {named.fix}"]
         words += [f"look also at: {', '.join(named.also)}"] if named.also else []
     return words
 

@@ -605,7 +605,7 @@ def test_source_that_always_prunes_first_is_an_error(source, target):
 
     from_there = FaultyStorage(LocalStorage(source))
     from_there.inject(Fault(go_on, operations={"read_into"}, times=None))
-    with pytest.raises(CheckpointNotFoundError, match="keep="):
+    with pytest.raises(CheckpointNotFoundError, match="Let the source keep more"):
         copy(from_there, target)
     with pytest.raises(ResumeError, match="has not ended"):
         Life(target).restore()

@@ -183,9 +183,9 @@ def test_corrupt_checkpoint_is_named_without_export(tmp_path):
 
 def test_existing_file_is_replaced_only_with_overwrite(tmp_path):
     path = tmp_path / "x.ckpt"
-    with pytest.raises(ValueError, match="--force"):
+    with pytest.raises(ValueError, match="overwrite=True"):
         write_new(path, lambda: path.write_bytes(b"mine"))  # it appears meanwhile
-    with pytest.raises(ValueError, match="--force"):
+    with pytest.raises(ValueError, match="overwrite=True"):
         export_weights(GOLDEN / "numpy", path)
     assert path.read_bytes() == b"mine"
     export_weights(GOLDEN / "numpy", path, overwrite=True)
@@ -210,7 +210,7 @@ def test_disk_without_links_gets_whole_file(tmp_path, monkeypatch):
     write_new(tmp_path / "x.ckpt")
     assert (tmp_path / "x.ckpt").read_bytes() == b"ours"
     path = tmp_path / "y.ckpt"
-    with pytest.raises(ValueError, match="--force"):
+    with pytest.raises(ValueError, match="overwrite=True"):
         write_new(path, lambda: path.write_bytes(b"mine"))
     assert path.read_bytes() == b"mine"
 
