@@ -136,6 +136,7 @@ class Run:
         self._process = os.getpid()
         self._is_finished = False
         self.is_complete = False  # nothing was left to train
+        self._is_prepared = False
         self._reached = began_at  # at the last step or save
         self._left_at = 0  # batches delivered when a loop was left
         self._last_call = LastCall(self._exit)
@@ -169,6 +170,9 @@ class Run:
         if progress.at_boundary:
             self.schedule.see(progress.cycles)
         self.schedule.begin_cycle(state, progress)
+        if not self._is_prepared:
+            self._is_prepared = True
+            self._setup.area.prepare(state.leaves(at_boundary=True), self._handling())
         self._advance(progress)
         if self._hooks is not None:
             self._hooks.step(state, self._saving(state, metrics))
@@ -270,6 +274,7 @@ class Run:
             raise
         finally:
             self._setup.denormals.end()  # first: what follows may raise
+            self._setup.area.end_preparing()
             self.preemption.end(quietly=quietly)
             if self._window is not None:  # training is over and does not wait: this is no stall
                 self._window.close(patient=False)  # only after a timeout is anything left to fence

@@ -69,10 +69,11 @@ class BufferPool:
                 return None
         return self._make()
 
-    def make_one(self, size_bytes: int, limit_bytes: int) -> bool:
+    def make_one(self, size_bytes: int, limit_bytes: int | None = None) -> bool:
         """Make a free buffer within ``limit_bytes`` and return True, unless there are some for ``size_bytes``."""
         with self.lock:
-            if self.made_bytes >= size_bytes or self.made_bytes + BUFFER_BYTES > limit_bytes:
+            is_limited = limit_bytes is not None and self.made_bytes + BUFFER_BYTES > limit_bytes
+            if self.made_bytes >= size_bytes or is_limited:
                 return False
         buffer = self._make()
         with self.lock:

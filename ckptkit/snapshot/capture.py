@@ -6,12 +6,13 @@ thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError
 
 
@@ -54,6 +55,9 @@ class Capturable(Protocol):
         Raises:
             IncompleteStepError: If nothing shows that all that belongs to the last micro-step is done.
         """
+
+    def leaves(self, *, at_boundary: bool) -> Sequence[Leaf]:
+        """Return references to the tensors that `capture` holds at a boundary, or else between two."""
 
     def guard(self, fence: Callable[[], None]) -> None:
         """Call ``fence`` once, before anything changes a leaf of lifetime ``cycle`` again; further calls are harmless.

@@ -21,13 +21,14 @@ import numpy as np
 from ckptkit.core.contents import Capture
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of, sample_of
-from ckptkit.core.worker import each_of
+from ckptkit.core.worker import NoThreadError, Worker, each_of
 from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes, Extent, Piece
 from ckptkit.snapshot.partition import Part, partition, taken
 from ckptkit.snapshot.window import CopyAhead, Window
 
 _log = logging.getLogger("ckptkit")
+_FEW_BYTES = 32 << 20  # first touched in 24 to 29 ms on a virtual machine
 _LANES = 4  # more would compete for the memory's bandwidth
 _LANES_FROM_BYTES = 16 << 20  # less is not worth threads
 _WINDOWS_KEPT = 8  # whose memory is kept
@@ -97,6 +98,7 @@ class StagingArea:
         self._is_remote = is_remote
         self._pool = BufferPool()
         self._plans: list[_Plan] = []
+        self._prepares = True
 
     def open(self, capture: Capture, cost: SaveCost, handling: Handling) -> Window:
         """Open a window on what this rank stores of ``capture``; ValueError if a name is reserved or twice there."""
@@ -134,6 +136,29 @@ class StagingArea:
         window.ahead.expect(self._pace)
         self._limit(window.ahead, plan.size_bytes, handling.ranks, copying.taken_bytes)
         return window
+
+    def prepare(self, leaves: Sequence[Leaf], handling: Handling) -> None:
+        """Make what the first save copies into, in a thread; nothing if that is little.
+
+        The first touch of memory takes many times as long as a copy into it (on virtual machines, seconds per GB).
+        """
+        plan = self._plan(tuple(leaf.spec for leaf in leaves), handling)
+        size_bytes = sum(part.size_bytes for parts in plan.parts for part in parts if isinstance(part, _CopiedLeaves))
+        if size_bytes >= _FEW_BYTES:
+            try:
+                Worker(partial(self._make_buffers, size_bytes), "ckptkit-memory", gives_way=True).start()
+            except NoThreadError as error:
+                _log.debug("the first save makes its own memory: %s", error)
+
+    def end_preparing(self) -> None:
+        self._prepares = False
+
+    def _make_buffers(self, size_bytes: int) -> None:
+        try:
+            while self._prepares and self._pool.make_one(size_bytes):
+                pass
+        except (OSError, MemoryError) as error:
+            _log.info("there is no memory to prepare the first save with, which will make its own: %s", error)
 
     def _limit(self, ahead: CopyAhead, size_bytes: int, ranks: int, taken_bytes: int) -> None:
         """Set the limits of memory for what the capture has taken and later copies may take."""

@@ -19,6 +19,7 @@ from mindspore.train import Callback
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf
 from ckptkit.manager.options import Ranks, refuse_other_types, refuse_unknown_choice
 from ckptkit.mindspore.data.pipeline_position import Augmentation
 from ckptkit.mindspore.data.resumable import Resumable, position_of
@@ -262,6 +263,10 @@ class StateManager:
             self._sources.counting.prove(progress, self._sources.parameters)
             self._sources.refuse_detached(progress.updates)
         return captured(progress, leaves, sections)
+
+    def leaves(self, *, at_boundary: bool) -> list[Leaf]:
+        """Return references to all parameters and buffers; at a boundary without the accumulators."""
+        return self._sources.parameters.leaves(at_boundary=at_boundary)
 
     def guard(self, fence: Callable[[], None]) -> None:
         """Call ``fence`` once, before the next update of the optimizer's parameters."""

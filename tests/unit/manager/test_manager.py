@@ -198,6 +198,24 @@ def test_state_that_goes_on_immediately_is_whole(root):
     assert stored.state["user"] == ["before"]
 
 
+def test_first_save_finds_its_memory(root, monkeypatch):
+    """With a bound so low that the few bytes of this state are worth a thread."""
+    monkeypatch.setattr("ckptkit.snapshot.staging._FEW_BYTES", 50)
+    run = NumpyRun(accumulation_steps=4)
+    saving = Saving(window="off")
+    with CheckpointManager(root, save=SaveEvery(optimizer_steps=1), saving=saving) as manager:
+        manager.restore(run)
+        for batches in run.train_until(4):
+            manager.step(run)
+            if batches == 1:
+                for thread in threading.enumerate():
+                    if thread.name == "ckptkit-memory":
+                        thread.join()
+                made = manager._setup.area._pool.made_bytes
+        manager.wait()
+        assert 0 < made == manager._setup.area._pool.made_bytes
+
+
 def test_save_that_does_not_begin_holds_nothing(root):
     """A fence would wait for a writer that there is not."""
 

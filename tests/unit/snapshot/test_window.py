@@ -14,6 +14,7 @@ from unit.snapshot.live_copies import LONG_SECONDS, ONE_BUFFER, PLENTY, at_each_
 
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Lifetime, Role
+from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.errors import StorageError
 from ckptkit.snapshot import Handling, StagingArea
 
@@ -336,6 +337,39 @@ def test_buffers_decide_whether_a_fence_waits(leaves, buffer_bytes, is_remote, w
     size_bytes = bytes_in(live, "micro", "cycle", "frozen")
     if buffer_bytes is None and not is_remote:
         assert size_bytes / 4 - ONE_BUFFER < area._pool.made_bytes <= size_bytes / 4
+
+
+def prepare(area, handling, *, few_bytes, monkeypatch) -> int:
+    monkeypatch.setattr("ckptkit.snapshot.staging._FEW_BYTES", few_bytes)
+    area.prepare(Live(*EVERYTHING).capture().leaves, handling)
+    for thread in threading.enumerate():
+        if thread.name == "ckptkit-memory":
+            thread.join()
+    return area._pool.made_bytes
+
+
+def test_memory_that_is_made_before_is_all_that_a_save_fills(monkeypatch):
+    for handling in (Handling(), Handling(copy_all=True)):
+        area, cost = StagingArea(PLENTY), SaveCost()
+        made = prepare(area, handling, few_bytes=1, monkeypatch=monkeypatch)
+        window = area.open(Live(*EVERYTHING).capture(), cost, handling)
+        assert 0 < cost.copied_bytes <= made < cost.copied_bytes + ONE_BUFFER
+        assert area._pool.made_bytes <= made + 2 * ONE_BUFFER  # for the gaps between dtypes
+        window.release()
+
+
+@pytest.mark.parametrize("why", ["little", "ended", "no thread"])
+def test_memory_may_be_left_to_the_first_save(monkeypatch, why):
+    def refuse(worker):
+        raise NoThreadError("can't start new thread")
+
+    area = StagingArea(PLENTY)
+    if why == "ended":
+        area.end_preparing()
+    if why == "no thread":
+        monkeypatch.setattr(Worker, "start", refuse)
+    few_bytes = 32 << 20 if why == "little" else 1
+    assert prepare(area, Handling(copy_all=True), few_bytes=few_bytes, monkeypatch=monkeypatch) == 0
 
 
 # Real threads, and anything in any order
