@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import TypeVar
 
@@ -159,10 +159,7 @@ def named(index: Index, checkpoint: str) -> CheckpointName:
         return exact
     if kind == BEST:
         return _best(index, by, list(filter(index.is_committed, index.names)))
-    names = [name for name in index.names if _is_called(name, checkpoint) and index.is_committed(name)]
-    if _STEP.fullmatch(checkpoint):
-        names = [name for name in names if name.micro_step == 0] or names
-    points = {(name.attempt, name.cycles, name.micro_step): name for name in names}  # the last try of each
+    points = _points(index, checkpoint, index.names)
     there = [] if points else _newest_committed(index, 5)
     if there:
         raise CheckpointNotFoundError(
@@ -177,6 +174,14 @@ def named(index: Index, checkpoint: str) -> CheckpointName:
             f"{listed([*map(str, reversed(points.values()))])}"
         )
     return next(iter(points.values()))
+
+
+def _points(index: Index, checkpoint: str, names: Iterable[CheckpointName]) -> dict[CheckpointName, CheckpointName]:
+    """Return the last try of each point in training that ``checkpoint`` may mean, by its first."""
+    names = [name for name in names if _is_called(name, checkpoint) and index.is_committed(name)]
+    if _STEP.fullmatch(checkpoint):
+        names = [name for name in names if name.micro_step == 0] or names
+    return {replace(name, nth_try=1): name for name in names}
 
 
 def _is_called(name: CheckpointName, checkpoint: str) -> bool:
@@ -221,8 +226,13 @@ def _went_on(index: Index, head: Head, checkpoint: str) -> bool:
         if parent is None or not (kind == BEST or _is_called(parent, checkpoint)):
             continue
         if _went_on_from(index, head, parent):
-            before = [name for name in index.names if name.attempt < newer.attempt and index.is_committed(name)]
-            return kind != BEST or parent not in before or parent == _best(index, by, before)
+            before = [name for name in index.names if name.attempt < newer.attempt]
+            if parent not in before or not index.is_committed(parent):
+                return True
+            if kind == BEST:
+                return parent == _best(index, by, list(filter(index.is_committed, before)))
+            if replace(parent, nth_try=1) in _points(index, checkpoint, before):
+                return True  # else its whole name was given: a step means its end, if that is there
     return head.lineage.broken is not None and _went_on_from(index, head, named(index, checkpoint))
 
 

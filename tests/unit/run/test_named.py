@@ -138,6 +138,12 @@ def test_best_is_asked_for_anew_after_another_was_named(storage):
     assert attempt(storage, "best:loss:max") == CALLED["best:loss:max"]
 
 
+def test_step_means_its_end_after_another_point_in_it_was_named(storage):
+    attempt(storage, "a000001-c0000000002-m0001", {10: None, 12: None})
+    assert attempt(storage, "2", {9: None}) == CALLED["2"]
+    assert attempt(storage, "2") == "a000003-c0000000002-m0001"
+
+
 def test_corrupt_checkpoint_is_no_reason_to_take_the_second_best(storage):
     storage.files[f"checkpoints/{CALLED['2']}/manifest.json"] += b" "
     with pytest.raises(CorruptCheckpointError, match=f"{CALLED['2']}/manifest.json"):
