@@ -31,7 +31,7 @@ _log = logging.getLogger("ckptkit")
 _STARTS = ("train", "fit")  # methods of Model
 _ARGUMENTS = ("epoch", "train_dataset", "callbacks", "initial_epoch")  # of both
 _MISSING = object()
-_attached: list[Attachment] = []  # one at most: there is one Model class in the process
+ATTACHED: list[Attachment] = []  # one at most: there is one Model class in the process
 
 
 class Replaced:
@@ -102,9 +102,9 @@ class Attachment(ExpectedTraining):
     ) -> None:
         # A call that has `callback` among its callbacks goes through, if `prepared` returns where it begins: it was
         # prepared by hand. For any other, `run` resumes and gets what starts it, with its model, epochs and dataset.
-        if _attached:
+        if ATTACHED:
             raise ResumeError(
-                f"a callback for {_attached[0]._root} is attached already, and a training has one run root. Call "
+                f"a callback for {ATTACHED[0]._root} is attached already, and a training has one run root. Call "
                 "detach() on what its attach() returned, or use `with ckpt.attach():`"
             )
         self._callback = callback
@@ -113,14 +113,14 @@ class Attachment(ExpectedTraining):
         self._runs = False
         starts = {name: self._given_to_the_callback(name, getattr(Model, name)) for name in _STARTS}
         self._replaced = Replaced(Model, **starts)
-        _attached.append(self)
+        ATTACHED.append(self)
         super().__init__(root)
 
     def detach(self) -> None:
         """Give ``Model`` its own methods back; does nothing the second time."""
-        if self in _attached:
+        if self in ATTACHED:
             self._replaced.undo()
-            _attached.remove(self)
+            ATTACHED.remove(self)
             super().detach()
 
     def _given_to_the_callback(self, name: str, start: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from ckptkit.manager.heartbeat import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
 from ckptkit.manager.process import show_log
-from ckptkit.mindspore.callback.attachment import Attachment, Replaced, as_list
+from ckptkit.mindspore.callback.attachment import ATTACHED, Attachment, Replaced, as_list
 from ckptkit.mindspore.callback.session import TrainingSession, metrics_of
 from ckptkit.mindspore.callback.trainer_attachment import LOOP_COUNTERS, TrainerAttachment
 from ckptkit.mindspore.loop import leave_complete
@@ -335,6 +335,12 @@ class CheckpointCallback(Callback):
 
     def _start_last(self, start: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         """Call ``start`` with this callback at the end of the list that has it: what others change is saved, too."""
+        values = [value if isinstance(value, list | tuple) else [value] for value in (*args, *kwargs.values())]
+        if not ATTACHED and not any(isinstance(item, CheckpointCallback) for value in values for item in value):
+            raise ResumeError(
+                f"this training is called without the CheckpointCallback that has resumed it, so {self._root} would "
+                "get none of it: pass callbacks=[ckpt]"
+            )
 
         def ordered(value: Any) -> Any:
             if isinstance(value, list | tuple) and any(item is self for item in value):

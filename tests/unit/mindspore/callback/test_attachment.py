@@ -21,7 +21,7 @@ OWN = {name: inspect.getattr_static(Model, name) for name in ("train", "fit")}
 def _model_as_before():
     reference()  # trained now, since what a test attaches would get it
     yield
-    for item in list(attachment._attached):  # of a test that failed
+    for item in list(attachment.ATTACHED):  # of a test that failed
         item.detach()
     assert {name: inspect.getattr_static(Model, name) for name in OWN} == OWN
 

@@ -232,6 +232,18 @@ def test_forgotten_initial_epoch_is_refused(stored):
     assert job.started(ckpt, 2).steps == part(reference(), 15, 22)
 
 
+def test_training_without_the_callback_that_resumed_it_is_refused(root):
+    """It would train to its end, and nothing would be saved."""
+    job, ckpt, steps = Job(), checkpoints(root), Steps()
+    ckpt.resume(job.model, job.data, epochs=2)
+    for callbacks in ({}, {"callbacks": steps}, {"callbacks": [steps]}):
+        with pytest.raises(ck.ResumeError, match=r"without the CheckpointCallback .*: pass callbacks=\[ckpt\]"):
+            job.model.train(2, job.data, **callbacks)
+    assert steps.begun == 0
+    checkpoints(root).train(job.model, 2, job.data, callbacks=[steps])  # a notebook's cell that makes another callback
+    assert steps.begun > 0
+
+
 def test_another_model_or_dataset_than_resume_got_is_refused(root):
     job, other, ckpt, steps = Job(), Job(), checkpoints(root), Steps()
     for model, dataset in ((other.model, job.data), (job.model, other.data)):
