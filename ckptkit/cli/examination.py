@@ -28,7 +28,11 @@ from ckptkit.tools.doctor.card import FIRST_WORDS
 from ckptkit.tools.doctor.result import FailedLifeError, UnusableScriptError
 
 _NOT_IN_XML = re.compile("[^\\t\\n\\r\\x20-\\ufffd\\U00010000-\\U0010ffff]")  # XML 1.0 has no other control characters
-_BEGINS = {"--junit": (b"<?xml", b"<test"), "--card": (FIRST_WORDS.encode(),)}  # files that may be replaced
+_BEGINS = {  # files that may be replaced
+    "--junit": (b"<?xml", b"<test"),
+    "--card": (FIRST_WORDS.encode(),),
+    "--output": (b"<!doctype html>",),
+}
 _RESULT_BYTES = 32
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -75,7 +79,8 @@ def report_failure(error: Exception, command: Sequence[str], junit: Path | None,
     else:
         message = f"the scratch folder cannot be used: {error}. Give another one with --keep, or free some space"
     write_junit(junit, suite, [Case(case, 0.0, "error", message.partition("\n")[0], message)])
-    Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)  # its own colours
+    console = Console(stderr=True)  # not `print_line`: the message may have its own colours
+    console.print(message, style="red", markup=False, emoji=False, highlight=False, soft_wrap=True)
     return code
 
 
@@ -117,15 +122,23 @@ class Case:
 
 
 def prepare(path: Path | None, option: str) -> None:
-    """Make the folder of ``path``, and remove an earlier result; refuse to remove something else, such as a script."""
+    """Make the folder of ``path``, and remove an earlier result."""
     if path is None:
         return
+    refuse_other(path, option)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file():
+        path.unlink()
+
+
+def refuse_other(path: Path, option: str) -> None:
+    """Refuse to replace what is no earlier result, such as a script or a file of the run."""
+    if path.is_dir():
+        raise WrongUsageError(f"{option}: {path} is a folder; name a file in it")
     if path.is_file():
         with path.open("rb") as file:
             if not file.read(_RESULT_BYTES).startswith(_BEGINS[option]):
                 raise WrongUsageError(f"{option}: {path} exists and is no earlier result; choose another name")
-        path.unlink()
 
 
 def write_junit(path: Path | None, suite: str, cases: Sequence[Case]) -> None:

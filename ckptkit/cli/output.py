@@ -119,7 +119,7 @@ def print_line(text: str, style: str | None = None, *, console: Console | None =
         hanging = len(_HANGING.match(line)[0])  # type: ignore[index]  # it matches anything
         first, *rest = _folded(line[hanging:], _width_of(console) - hanging)
         for part in (f"{line[:hanging]}{first}", *(f"{' ' * hanging}{more}" for more in rest)):
-            console.print(part, style=style, markup=False, highlight=False, soft_wrap=True)
+            console.print(part, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def print_result(document: object, parts: Iterable[Part], *, as_json: bool) -> None:

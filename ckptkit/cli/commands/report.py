@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
+from ckptkit.cli.examination import refuse_other
 from ckptkit.cli.options import AsJson, Options, Root, open_root, positive_duration
 from ckptkit.cli.output import plain, print_parts, print_result
 from ckptkit.errors import CheckpointNotFoundError, StorageError
@@ -78,6 +79,7 @@ def run_report(
     if every is not None:
         raise WrongUsageError("--every goes with --tensorboard, --mlflow or --prometheus")
     if not as_json:
+        refuse_other(Path(output), "--output")
         _need_plotly()
     story = read_story(open_root(root, options), clock())
     if as_json:

@@ -39,8 +39,8 @@ RAISED = {
     "usage": (WrongUsageError, 2),
     "file": (PermissionError, 3),
 }
-SAID = "weights-000 [red]is gone[/red]\x1b[2J"
-SHOWN = "weights-000 [red]is gone[/red]\\x1b[2J\n"  # neither markup nor the terminal's commands are obeyed
+SAID = "weights-000:x: [red]is gone[/red]\x1b[2J"
+SHOWN = "weights-000:x: [red]is gone[/red]\\x1b[2J\n"  # no markup, emoji or command of the terminal is obeyed
 
 small = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
 

@@ -61,3 +61,5 @@ def test_earlier_result_is_removed_before_the_work(tmp_path):
         with pytest.raises(WrongUsageError, match="is no earlier result"):
             prepare(tmp_path / "train.py", "--junit")
         assert (tmp_path / "train.py").read_text() == text
+    with pytest.raises(WrongUsageError, match="results is a folder; name a file in it"):  # before hours of lives
+        prepare(tmp_path / "results", "--card")

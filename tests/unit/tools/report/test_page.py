@@ -351,7 +351,7 @@ def run(*arguments: object):
 
 def test_full_disk_keeps_the_page_before(root, tmp_path, monkeypatch):
     page, behind = tmp_path / "x.html", tmp_path / "behind.html"
-    behind.write_text("the one before")
+    behind.write_text("<!doctype html>the one before")
     page.symlink_to(behind)
     real, rooms = os.pwrite, iter([1000])
 
@@ -366,10 +366,19 @@ def test_full_disk_keeps_the_page_before(root, tmp_path, monkeypatch):
         done = run(root, "-o", page)
     assert done.exit_code == 3
     assert "No space left" in done.output
-    assert behind.read_text() == "the one before"
+    assert behind.read_text() == "<!doctype html>the one before"
     run(root, "-o", page)
     assert page.is_symlink()
     assert behind.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_page_replaces_no_file_but_a_page(root):
+    """A path that came a word too early must not cost a file of the run, or a script."""
+    files = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    done = run(root, "-o", root / "run.json")
+    assert done.exit_code == 2
+    assert "run.json exists and is no earlier result; choose another name" in " ".join(done.stderr.split())
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == files
 
 
 def test_pages_of_a_folder_share_one_copy_of_plotly(root, tmp_path):
