@@ -337,7 +337,8 @@ class HeartbeatWriter:
             for phase, seconds in self._record.seconds(now).items()
         }
         spent["starting"] += now - self.born - sum(spent.values())
-        return {name: seconds for name, seconds in spent.items() if seconds > 0}
+        # An offset rounds: a phase that was not entered may have gained 1e-14 s.
+        return {name: seconds for name, exact in spent.items() if (seconds := round(exact, 9)) > 0}
 
     def committed(self, micro_step: int, training_seconds: float) -> None:
         self._record.committed_seconds = training_seconds

@@ -129,6 +129,20 @@ def test_same_step_told_twice_is_no_progress(heart, clock, tmp_path):
     assert (read(tmp_path).last_sign_at, read(tmp_path).slowest) == (100, 0)
 
 
+def test_phase_that_took_no_time_is_not_told(clock):
+    """Sums of floats are not exact: what an earlier training of the process spent must not come back as 1e-15 s."""
+    heart = HeartbeatWriter()
+    for seconds in (0.1, 0.7, 0.3, 0.05):
+        heart.begin(clock)
+        for phase in (Phase.TRAINING, Phase.SAVING):
+            clock.now += seconds
+            heart.enter(phase)
+        heart.begin(lambda: 300.0)
+        for phase in (Phase.TRAINING, Phase.SAVING, Phase.TRAINING):
+            heart.enter(phase)
+        assert heart.spent() == {}, seconds
+
+
 def test_slow_step_fades(heart, clock, tmp_path):
     begun(heart)
     heart.step(21)
