@@ -21,13 +21,14 @@ from ckptkit.checkpoint.commit import create_once, keys_below, list_attempts, re
 from ckptkit.checkpoint.open import check_token, open_checkpoint, read_metrics
 from ckptkit.checkpoint.read import check_sizes
 from ckptkit.checkpoint.receipts import certified_from
+from ckptkit.core.text import some
 from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, UnusableCheckpointError
 from ckptkit.format.documents import Commit, encode
 from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of, frozen_folder
 from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Lineage, Survey, segment_before
-from ckptkit.run.keep_policy import Keepable, KeepPolicy
+from ckptkit.run.keep_policy import Keepable, KeepPolicy, rankings
 from ckptkit.run.resolve import Head, choose, newest_head
 from ckptkit.run.sweep import delete_each, remove_each, remove_frozen
 from ckptkit.storage import Storage
@@ -182,6 +183,13 @@ class _Planner:
                     self._problems.append(values)
                 else:
                     metrics[name] = values
+            known = sorted({metric for values in metrics.values() for metric in values})
+            for metric in [best.metric for rule in rules for best in rankings(rule.policy)]:
+                if known and metric not in known:  # likely a typing error, which would remove the best
+                    raise CheckpointNotFoundError(
+                        f"nothing was removed: no checkpoint of {self._storage.url} has the metric {metric!r}; there "
+                        f"are: {some(known)}"
+                    )
         judged = [
             Keepable(
                 str(name),

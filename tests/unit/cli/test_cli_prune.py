@@ -115,6 +115,20 @@ def test_wrong_usage(root):
     assert tree(root) == before
 
 
+def test_metric_that_no_checkpoint_has_removes_nothing(root, capsys):
+    """A typing error would remove the best ones; where no metric was saved yet, there is none to lose."""
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    life.manager.save(life.run, metrics={"accuracy": 0.5}).result()
+    before = tree(root)
+    with pytest.raises(
+        CheckpointNotFoundError, match=r"nothing was removed: .* metric 'acuracy'; there are: accuracy$"
+    ):
+        pruned(root, "best:1:acuracy:max", yes=True)
+    assert tree(root) == before
+    assert capsys.readouterr().out == ""
+
+
 def test_branches_and_certified_are_kept_as_asked(root, capsys):
     life = Life(root, keep=KeepLatest(100))
     life.restore(NAMES[0])
