@@ -25,7 +25,7 @@ from ckptkit.mindspore.state.digest import digest_of_value, has_arrays, is_plain
 from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Reporting, state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
-from ckptkit.mindspore.state.start import replace_call
+from ckptkit.mindspore.train.calls import replace_call
 from ckptkit.mindspore.versions import device_name
 
 if TYPE_CHECKING:

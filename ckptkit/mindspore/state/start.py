@@ -19,7 +19,6 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import nn
 from mindspore.train import Callback
 
 from ckptkit.checkpoint.resharded import folded
@@ -41,6 +40,7 @@ from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Stateful, state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources, decoded
+from ckptkit.mindspore.train.calls import before_next_call
 from ckptkit.mindspore.train.cell import (
     OPTIMIZERS,
     AccumulationTrainCell,
@@ -301,7 +301,7 @@ class Start:
         if sources.batches is None and sources.began_with:
             for cell in sources.cells:
                 if not isinstance(cell, (AccumulationTrainCell, *OPTIMIZERS)):
-                    _before_next_call(cell, before)
+                    before_next_call(cell, before)
 
     def _restore_objects(
         self, contents: Contents, states: Mapping[str, Any], give: Callable[[str, Stateful], object]
@@ -395,28 +395,6 @@ def _demote_changed(parameters: CellParameters, before: dict[str, str]) -> None:
             some(changed),
         )
         parameters.demote(changed)
-
-
-def replace_call(cell: nn.Cell, call: Callable[..., Any]) -> None:
-    """Give a cell another ``__call__`` by a class; hooks do not run where it is overridden, and graphs compile them."""
-    kind = type(cell)
-    names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    cell.__class__ = type(kind.__name__, (kind,), names)
-
-
-def _before_next_call(cell: nn.Cell, action: Callable[[], object]) -> None:
-    """Call ``action`` once, right before the next call of ``cell`` that is no part of a graph."""
-    kind, actions = type(cell), [action]
-
-    def call(self: nn.Cell, *inputs: Any, **named: Any) -> Any:
-        if type(self) is watched:
-            self.__class__ = kind
-        while actions:
-            actions.pop()()
-        return kind.__call__(self, *inputs, **named)
-
-    replace_call(cell, call)
-    watched = type(cell)
 
 
 def _check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
