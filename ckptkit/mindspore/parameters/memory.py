@@ -1,6 +1,6 @@
 """Knows where the parameters of a training are: which share memory, and which a compiled step no longer sees.
 
-Guarantees: `Detached` refuses saves of a training whose optimizer uses memory that its parameters no longer have;
+Guarantees: `Detached` refuses a training whose optimizer uses memory that its parameters no longer have;
 `CompiledMemory` names what a graph keeps as it was compiled; `SharedMemory` restores which parameters have one memory.
 Costs nothing where no memory moved. Main thread only.
 """
@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import mindspore as ms
 from mindspore import nn
@@ -23,67 +24,65 @@ from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force, tensor_of
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import all_of
+from ckptkit.mindspore.train.calls import before_next_call
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, optimizers_of
 
 _JIT_MODULES = ("mindspore.graph.api", "mindspore.common.api")
 _Named: TypeAlias = tuple[str, ms.Tensor]
 _Place: TypeAlias = tuple[int, str, tuple[int, ...]]  # address, dtype and shape
+# By optimizer, where its parameters were at the first update: a later training in this process goes on with that.
+_BOUND: WeakKeyDictionary[nn.Cell, list[tuple[ms.Parameter, int]]] = WeakKeyDictionary()
 
 
 class Detached:
-    """Checks the memory of the parameters of the optimizers of ``cells``."""
+    """Checks whether the parameters of an optimizer have the memory that its compiled update uses."""
 
-    def __init__(
-        self,
-        cells: Sequence[nn.Cell],
-        moved: Callable[[], set[str]],
-        name: str = "",
-        count: Callable[[], int] | None = None,
-    ) -> None:
-        self._ask = moved
-        self._count = count
-        bound = [optimizer for optimizer in optimizers_of(cells) if _has_compiled_method(optimizer)]
-        self._names = {held.name for optimizer in bound for held in all_of(optimizer)}
+    def __init__(self, optimizer: nn.Cell, name: str = "", count: Callable[[], int] | None = None) -> None:
+        self._optimizer = optimizer
         self._prefix = f"{name}/" if name else ""
+        self._count = count
         self._begun_at = 0
-        self._bound = False
-        self._moved: set[str] = set()
-        self._moved_at = 0
+        self._bound = _BOUND.setdefault(optimizer, [])
 
     def begin(self, updates: int) -> None:
         self._begun_at = updates if self._count is None else self._count()
+        # Not at the end of the step: a callback may have given other memory by then.
+        if not self._bound and mode_in_force() != "GRAPH":
+            before_next_call(self._optimizer, self._bind)
 
-    def binds(self, updates: int) -> bool:
-        """Return whether this process has made its first update and `bind` has not been called yet."""
-        if self._bound or not self._names:
-            return False
-        return (updates if self._count is None else self._count()) > self._begun_at
+    def bind_resumed(self) -> None:
+        """Record the memory as a resumed run begins: without the interruption, the first update came before that."""
+        if not self._bound and self._begun_at and mode_in_force() != "GRAPH":
+            self._bind()
 
-    def bind(self) -> None:
-        """Record that the present memory is that of the first update."""
-        self._bound = True
-        self._ask()
+    def bind(self, updates: int) -> None:
+        """Record the present memory after the first update, unless its call did: a user's ``@ms.jit`` may hide it."""
+        if not self._bound and (updates if self._count is None else self._count()) > self._begun_at:
+            self._bind()
 
-    def refuse(self, updates: int) -> None:
-        """Raise ResumeError if a parameter was updated without effect; every save calls this."""
-        moved = self._ask() & self._names
-        if not self._bound or mode_in_force() == "GRAPH":
-            return
-        updates = updates if self._count is None else self._count()
-        if self._moved and updates > self._moved_at:
-            raise ResumeError(_words([f"{self._prefix}{name}" for name in sorted(self._moved)]))
-        if moved:
-            self._moved |= moved
-            self._moved_at = updates
+    def is_compiled(self) -> bool:
+        return any(is_compiled(member) for kind in type(self._optimizer).__mro__ for member in vars(kind).values())
+
+    def _bind(self) -> None:
+        self._bound[:] = self._bound or [(parameter, parameter.data_ptr()) for parameter in all_of(self._optimizer)]
+
+    def refuse(self) -> None:
+        """Raise ResumeError if a parameter has other memory: a resumed run would see it, and this one does not."""
+        if mode_in_force() != "GRAPH":
+            moved = sorted(parameter.name for parameter, address in self._bound if parameter.data_ptr() != address)
+            if moved:
+                raise ResumeError(_words([f"{self._prefix}{name}" for name in moved]))
 
 
-def detached_of(given: Mapping[str, object]) -> list[Detached]:
-    """Return the checks of the optimizers and train cells among the objects given by name."""
-    cells = [(name, cell) for name, cell in given.items() if isinstance(cell, (nn.Optimizer, AccumulationTrainCell))]
-    return [
-        Detached([cell], Addresses.of(_optimizer_of(cell)).moved, name, partial(_updates_of, cell))
-        for name, cell in cells
+def detached_of(cells: Sequence[nn.Cell], given: Mapping[str, object]) -> list[Detached]:
+    """Return the checks of the optimizers in ``cells``, and of those and the train cells among the objects by name."""
+    named = [(name, cell) for name, cell in given.items() if isinstance(cell, (nn.Optimizer, AccumulationTrainCell))]
+    detached = [
+        *(Detached(optimizer) for optimizer in optimizers_of(cells)),
+        *(Detached(_optimizer_of(cell), name, partial(_updates_of, cell)) for name, cell in named),
     ]
+    # Elsewhere memory may move by itself.
+    return [memory for memory in detached if can_be_live() and memory.is_compiled()]
 
 
 def _optimizer_of(cell: nn.Optimizer | AccumulationTrainCell) -> nn.Cell:
@@ -101,13 +100,8 @@ class Addresses:
         self._tensors = tensors
         self._seen: dict[str, int] = {}
 
-    @classmethod
-    def of(cls, cell: nn.Cell) -> Addresses:
-        parameters = {parameter.name: parameter for parameter in all_of(cell)}
-        return cls(lambda: parameters)
-
     def moved(self) -> set[str]:
-        """Return the names of tensors whose address changed since the last call; see `CellParameters.moved`."""
+        """Return the names of tensors whose address changed since the last call, where they stay in place: on CPU."""
         now = {name: tensor.data_ptr() for name, tensor in self._tensors().items()} if can_be_live() else {}
         moved = {name for name, address in self._seen.items() if now.get(name) != address}
         self._seen = now
@@ -117,8 +111,8 @@ class Addresses:
 def _words(names: Sequence[str]) -> str:
     return (
         f"{some(names)} got new memory after the first update (set_data, assign_value or load_param_into_net). In "
-        "PYNATIVE_MODE, MindSpore's optimizer continues with the old memory: its updates have no effect, but would "
-        "have one after a resume, so no resume could be exact. Use ops.assign(parameter, value) instead, and "
+        "PYNATIVE_MODE, MindSpore's optimizer continues with the old memory: its updates do not see the new value, but "
+        "those of a resumed run would, so no resume could be exact. Use ops.assign(parameter, value) instead, and "
         "continue from an earlier checkpoint"
     )
 
@@ -128,10 +122,6 @@ def is_compiled(function: object) -> bool:
     # The module of MindSpore that makes them; if it moves, `test_memory_of_optimizers_is_watched` fails.
     is_jit = type(function) is types.FunctionType and function.__globals__.get("__name__") in _JIT_MODULES
     return is_jit and vars(function).get("__wrapped__") is not None
-
-
-def _has_compiled_method(cell: nn.Cell) -> bool:
-    return any(is_compiled(member) for kind in type(cell).__mro__ for member in vars(kind).values())
 
 
 class CompiledMemory:

@@ -52,7 +52,6 @@ class CellParameters:
         self._buffers_before: dict[str, str] = {}
         self.as_read: dict[str, str] = {}  # digests, of all that was there after `read_from`
         self.roles = Roles(cells, self._by_name, frozen, steady, placement)
-        self._moved: set[str] = set()
         self._tracking: list[TrackedTensor] = []
         self._tracking_at_boundary: list[TrackedTensor] = []
 
@@ -89,7 +88,6 @@ class CellParameters:
                     *(name, tensor, self._role(name), partial(self.roles.lifetime, name)),
                     placement=self.roles.placement(name),
                     deferred=deferred,
-                    moved=self._moved,
                 )
                 for name, tensor in self.tensors().items()
             ]
@@ -100,15 +98,6 @@ class CellParameters:
 
     def _role(self, name: str) -> Role:
         return "weights" if name in self._buffers else self.roles.role(name)
-
-    def moved(self) -> set[str]:
-        """Return the names of tensors whose memory changed between two calls of `leaves`, since the last call of this.
-
-        Only memory that stays in place during training is meaningful here: on CPU.
-        """
-        moved = self._moved.copy() if can_be_live() else set()
-        self._moved.clear()
-        return moved
 
     def rates(self) -> dict[str, str]:
         """Return, by name, digests of the optimizer arguments that the optimizer keeps as parameters."""
@@ -220,7 +209,6 @@ class TrackedTensor:
         *,
         placement: Placement = "per_rank",
         deferred: bool,
-        moved: set[str],
     ) -> None:
         self.name = name
         self.tensor = tensor
@@ -228,7 +216,6 @@ class TrackedTensor:
         self._lifetime_of = lifetime_of
         self._placement = placement
         self._deferred = deferred
-        self._moved = moved
         self._pointer: int | None = None
         self._shape: tuple[int, ...] = ()
         self._dtype: object = None
@@ -249,8 +236,6 @@ class TrackedTensor:
 
     def _take(self) -> Leaf:
         tensor = self.tensor
-        if self._pointer is not None and tensor.data_ptr() != self._pointer:
-            self._moved.add(self.name)
         array = tensor.asnumpy()
         spec = LeafSpec(
             self.name,

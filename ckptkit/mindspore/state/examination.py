@@ -101,6 +101,7 @@ class Examination:
         if self._observer.has_begun:
             self._observer.hand_out(ends_epoch=ends_epoch)
             return
+        self._sources.bind_resumed()
         if self._sources.batches is not None:  # elsewhere the first call of a cell tells
             self.judge_changes()
         lost, differs = self._observed(self._observer.begin) or ((), ())

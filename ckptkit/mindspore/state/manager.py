@@ -206,6 +206,7 @@ class StateManager:
     def end_epoch(self) -> None:
         """Tell an `AccumulationTrainCell` that an epoch ended; does nothing for another cell."""
         self._sources.counting.end_epoch()
+        self._sources.refuse_detached()  # the last epoch, too, which no save may have been due in
 
     def observe_step(self, batch: Any, outputs: Any) -> None:
         """Keep references to the inputs and outputs of the last micro-step, until the next one."""
@@ -261,7 +262,8 @@ class StateManager:
         self.examination.judge_save(leaves, sections["user"])
         if self._sources.ended is None:
             self._sources.counting.prove(progress, self._sources.parameters)
-            self._sources.refuse_detached(progress.updates)
+            if not self.is_over():  # then no update follows, and the best weights may have been loaded
+                self._sources.refuse_detached()
         return captured(progress, leaves, sections)
 
     def leaves(self, *, at_boundary: bool) -> list[Leaf]:
@@ -307,7 +309,7 @@ class StateManager:
             return self.capture()
         start.check_unchanged(self._sources.parameters.mutable_leaves())
         leaves = self._sources.parameters.leaves(at_boundary=True)
-        self._sources.refuse_detached(start.progress.updates)
+        self._sources.refuse_detached()
         return captured(start.progress, leaves, start.sections)
 
     def apply(self, contents: Contents) -> None:

@@ -50,7 +50,7 @@ class StateObserver:
     def observe(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return digests by name of what must be equal, and texts by path of what else training reaches."""
         if self._sources.ended is None:
-            self._sources.refuse_detached(self._state.progress().updates)
+            self._sources.refuse_detached()
         digests = {name: _number(value) or digest_of_value(value) for name, value in self._seen()}
         for leaf in self._sources.parameters.leaves(at_boundary=False):
             digests[f"{leaf.role}/{leaf.name}"] = digest_of_value(leaf.array)

@@ -28,7 +28,7 @@ from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Position, Resumable
 from ckptkit.mindspore.nn.dropout import Dropout
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
-from ckptkit.mindspore.parameters.memory import Detached, SharedMemory, detached_of
+from ckptkit.mindspore.parameters.memory import SharedMemory, detached_of
 from ckptkit.mindspore.parameters.parameters import CellParameters, KeptParameters
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.state.digest import digests_by_place
@@ -88,7 +88,7 @@ class Sources:
     def __post_init__(self) -> None:
         self.named_cells = {name: holder for name, holder in self.stateful.items() if isinstance(holder, NamedCell)}
         self.open_batch = OpenBatch(is_handed_out=self.batches is not None)
-        self.detached = [Detached(self.cells, self.parameters.moved), *detached_of(self.given)]
+        self.detached = detached_of(self.cells, self.given)
         self.rates = self.parameters.rates()  # digests of those that the run began with
         tensors, names = self.parameters.tensors(), self.parameters.roles.of_networks
         of_networks = [tensor for name, tensor in tensors.items() if name in names and isinstance(tensor, ms.Parameter)]
@@ -130,17 +130,19 @@ class Sources:
             if not changed or optimizers_of([cell]) or not changed.isdisjoint(map(id, cell.get_parameters()))
         ]
 
-    def refuse_detached(self, updates: int) -> None:
+    def refuse_detached(self) -> None:
         for memory in self.detached:
-            memory.refuse(updates)
+            memory.refuse()
+
+    def bind_resumed(self) -> None:
+        """Record the memory that an uninterrupted run has here; a loop that tells no beginning may still set rates."""
+        for memory in self.detached if self.by_model() or self.batches is not None else ():
+            memory.bind_resumed()
 
     def bind(self, updates: int) -> None:
         """Record the memory that the optimizers are bound to, if this process has just made its first update."""
-        unbound = [memory for memory in self.detached if memory.binds(updates)]
-        if unbound:
-            self.parameters.leaves(at_boundary=False)  # looks where the parameters are now
-        for memory in unbound:
-            memory.bind()
+        for memory in self.detached:
+            memory.bind(updates)
 
     def switches(self) -> list[Switches]:
         return [*self._switches.values(), *(named_cell.switches for named_cell in self.named_cells.values())]

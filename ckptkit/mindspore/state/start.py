@@ -118,8 +118,6 @@ class Start:
         # Last: a foreign cell may count in one of those objects.
         sources.counting.load(progress, state["train"], left)
         sources.load_switches(state["train"]["switches"], progress.batches_delivered)
-        for memory in sources.detached:
-            memory.begin(progress.updates)
         clear_half_restored(sources.every_cell())
         self._examination.load(None if is_folded else state["observed"])
         if is_folded and state["observed"]:
@@ -132,7 +130,7 @@ class Start:
             _tell_what_was_folded(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
         sources.note_beginning(resumes=True)
-        self._watch_calls(self._examination.judge_changes)
+        self._watch_calls(progress.updates, self._examination.judge_changes)
 
     def begin(self, root: str) -> None:
         """Begin the run at ``root`` with the parameters as they are; see `StateManager.begin`."""
@@ -238,7 +236,7 @@ class Start:
         sources.note_beginning(resumes=False)
         for switches in sources.switches():
             switches.load(None, 0)
-        self._watch_calls()
+        self._watch_calls(0)
 
     def _leaves(self) -> dict[str, Leaf]:
         return {leaf.name: leaf for leaf in self._sources.parameters.leaves(at_boundary=False)}
@@ -285,12 +283,15 @@ class Start:
                 f"of a train cell that is given by name cannot be converted. Start {worlds.before} ranks"
             )
 
-    def _watch_calls(self, before: Callable[[], object] = lambda: None) -> None:
+    def _watch_calls(self, updates: int, before: Callable[[], object] = lambda: None) -> None:
         """Call ``before`` as the loop calls a cell next, and compare the steady parameters around that of ckptkit's.
 
-        What a forward or backward pass changes is named, and each save copies it from then on.
+        What a forward or backward pass changes is named, and each save copies it from then on. The optimizers, which
+        have made ``updates``, record their memory at their next call.
         """
         sources, parameters = self._sources, self._sources.parameters
+        for memory in sources.detached:
+            memory.begin(updates)
 
         def begin() -> Callable[[], None]:
             before()

@@ -158,7 +158,7 @@ def test_learning_rate_callbacks_get_optimizer_of_cell(root):
 class WarmUp(Callback):
     def on_train_step_begin(self, run_context):
         args = run_context.original_args()
-        args.optimizer.learning_rate.set_data(ms.Tensor(0.01 * args.cur_step_num, ms.float32))
+        ms.ops.assign(args.optimizer.learning_rate, ms.Tensor(0.01 * args.cur_step_num, ms.float32))
 
 
 class Prints(Callback):

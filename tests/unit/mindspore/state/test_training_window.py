@@ -176,7 +176,7 @@ def test_updates_while_the_storage_stalls_tear_nothing(root, stalled, copies, *,
 @pytest.mark.parametrize("within", [False, True])
 def test_set_data_gives_a_weight_other_memory(root, stalled, copies, within):
     """Between two saves; or after the fence, while the storage stalls. Whoever calls the fence may also write."""
-    begin_process()
+    begin_process(mode="graph")  # in PYNATIVE the save refuses
     loop, stall = stalled(train_cell(), calls=4)
     handle = loop.manager.save(loop.state)
     if within:
