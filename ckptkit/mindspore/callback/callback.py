@@ -195,7 +195,8 @@ class CheckpointCallback(Callback):
             read_only=self._training.read_only,
             metrics=metrics_of(model),
         )
-        starts = {name: functools.partial(self._start_last, getattr(model, name)) for name in ("train", "fit")}
+        own = vars(model)
+        starts = {name: functools.partial(self._start_last, model, name, own.get(name)) for name in ("train", "fit")}
         self._ordered = Replaced(model, **starts)
         return point
 
@@ -333,10 +334,12 @@ class CheckpointCallback(Callback):
             )
         return self._session
 
-    def _start_last(self, start: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        """Call ``start`` with this callback at the end of the list that has it: what others change is saved, too."""
+    def _start_last(self, model: Model, name: str, own: Callable[..., None] | None, *args: Any, **kwargs: Any) -> None:
+        """Call a method with this callback at the end of the list that has it: what others change is saved, too."""
+        start = own or functools.partial(getattr(type(model), name), model)  # as it is now: an attachment replaces it
         values = [value if isinstance(value, list | tuple) else [value] for value in (*args, *kwargs.values())]
-        if not ATTACHED and not any(isinstance(item, CheckpointCallback) for value in values for item in value):
+        is_given = any(isinstance(item, CheckpointCallback) for value in values for item in value)
+        if self._session is not None and not is_given and not ATTACHED:
             raise ResumeError(
                 f"this training is called without the CheckpointCallback that has resumed it, so {self._root} would "
                 "get none of it: pass callbacks=[ckpt]"

@@ -122,6 +122,15 @@ def test_training_that_the_callback_prepared_starts_as_it_is_called(tmp_path, pr
     assert len(ck.CheckpointManager(tmp_path).checkpoints()) == 1
 
 
+def test_training_that_was_resumed_before_the_attachment_is_saved(tmp_path):
+    ckpt, job = checkpoints(tmp_path), Job()
+    ckpt.resume(job.model, job.data, 1)
+    with ckpt.attach():
+        job.model.train(1, job.data, callbacks=[job.trace])
+    assert job.trace.steps == first_epoch()
+    assert len(ck.CheckpointManager(tmp_path).checkpoints()) == 1
+
+
 def test_wrapped_model_is_attached_if_its_arguments_are_known(tmp_path, monkeypatch):
     own = Model.train
 
