@@ -12,6 +12,8 @@ from support.memory import contents_of
 from support.training import Mlp, accumulation_cell, begin_process, samples
 
 import ckptkit as ck
+from ckptkit.run.catalog import list_checkpoints
+from ckptkit.storage import open_storage
 
 
 def replace_weight(cell):
@@ -186,3 +188,19 @@ def test_mindspore_still_does_not_see_it():
                 before = cell.network.hidden.weight.asnumpy().copy()
             cell(*batch())
         assert np.array_equal(cell.network.hidden.weight.asnumpy(), before) != is_seen, mode
+
+
+def test_a_loop_in_which_no_save_was_due_commits_no_end(root):
+    begin_process()
+    cell = accumulating().set_train()
+    run = ck.loop(root, [batch() for _ in range(6)], epochs=1, train=cell, save=ck.SaveEvery(micro_steps=100))
+
+    def train():
+        for inputs in run:
+            if run.step == 3:
+                replace_rate(cell)
+            cell(*inputs)
+
+    with pytest.raises(ck.ResumeError, match=r"^learning_rate got new memory"):
+        train()
+    assert not list_checkpoints(open_storage(root))
