@@ -24,6 +24,7 @@ from rich.progress import TaskID
 from ckptkit.cli.errors import PROBLEM, UNREACHABLE, WRONG_USAGE, WrongUsageError
 from ckptkit.cli.output import bar_of_steps, print_line
 from ckptkit.core.text import escaped
+from ckptkit.errors import StorageError
 from ckptkit.tools.doctor.card import FIRST_WORDS
 from ckptkit.tools.doctor.result import FailedLifeError, UnusableScriptError
 
@@ -172,8 +173,11 @@ def write_junit(path: Path | None, suite: str, cases: Sequence[Case]) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Write ``path`` at once."""
     new = path.with_name(f"{path.name}.new")
-    new.write_bytes(data)
-    new.replace(path)
+    try:
+        new.write_bytes(data)
+        new.replace(path)
+    except OSError as error:
+        raise StorageError(f"the examination is done, but {path} could not be written: {error.strerror}") from error
 
 
 def _in_xml(text: str) -> str:

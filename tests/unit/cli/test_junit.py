@@ -7,6 +7,7 @@ from support.junit import read_junit
 
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.examination import Case, prepare, write_junit
+from ckptkit.errors import StorageError
 
 CASES = [
     Case("uninterrupted", 2.5),
@@ -34,6 +35,11 @@ def test_file_counts_cases_and_holds_why_they_failed(tmp_path):
     assert failure.text == "cause: it draws\nfix: do not"
     assert (error.attrib["message"], error.text) == ("no data", "no data")
     assert (skipped.attrib, skipped.text) == ({"message": "an earlier one differs"}, None)
+
+
+def test_folder_that_went_meanwhile_is_said_in_words(tmp_path):
+    with pytest.raises(StorageError, match=r"done, but .*/away/out\.xml could not be written: No such file or dir"):
+        write_junit(tmp_path / "away/out.xml", "ckptkit doctor", CASES)
 
 
 def test_output_of_a_script_is_always_valid_xml(tmp_path):
