@@ -245,10 +245,7 @@ class StateManager:
         self._sources.open_batch.end()
         self._sources.began_with = {}  # from here on, training changes them
         self.examination.end_step()
-        progress = self.progress()
-        if self._sources.batches is not None and self.is_over():
-            self._sources.refuse_detached()  # before the last save, which does not
-        return progress
+        return self.progress()
 
     def capture(self) -> Capture:
         """Return references to the whole state as it is now.
