@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -28,6 +28,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
 from ckptkit.manager.process import show_log
 from ckptkit.mindspore.callback.attachment import ATTACHED, Attachment, Replaced, as_list
+from ckptkit.mindspore.callback.parameter_writers import is_idle
 from ckptkit.mindspore.callback.session import TrainingSession, metrics_of
 from ckptkit.mindspore.callback.trainer_attachment import LOOP_COUNTERS, TrainerAttachment
 from ckptkit.mindspore.loop import leave_complete
@@ -168,6 +169,19 @@ class CheckpointCallback(Callback):
             TypeError: If ``model`` or ``dataset`` is something else.
             ValueError: If ``epochs`` is not a positive number.
         """
+        return self._resume(model, dataset, epochs, (), checkpoint=checkpoint, rewind=rewind)
+
+    def _resume(
+        self,
+        model: Model,
+        dataset: ds.Dataset,
+        epochs: int,
+        callbacks: Sequence[Callback],
+        *,
+        checkpoint: str | int,
+        rewind: bool,
+    ) -> ResumePoint:
+        """Resume; where nothing is left to train, put back the state of ``callbacks``, which no training will do."""
         self._drop_session()
         self._preempted = False
         _refuse_wrong_arguments("resume(model, dataset, epochs)", model, dataset, epochs)
@@ -186,6 +200,11 @@ class CheckpointCallback(Callback):
             raise
         if point.checkpoint is not None and state.is_over():
             leave_complete(manager, state, point, epochs)
+            other_callbacks.bind(callbacks)
+            acting = [callback for callback in callbacks if not is_idle(callback)]
+            state.examination.judge_callbacks(callbacks, metrics_of(model), acting)
+            other_callbacks.restore()
+            state.examination.begin()
             return replace(point, complete=True)
         self._session = TrainingSession(
             *(manager, state, other_callbacks),
@@ -373,9 +392,9 @@ class CheckpointCallback(Callback):
         rewind: bool,
     ) -> ResumePoint:
         """Resume, then call ``start`` with the callbacks and the epoch to begin at, if there is something to train."""
-        point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
+        others = [callback for callback in callbacks if callback is not self]
+        point = self._resume(model, dataset, epochs, others, checkpoint=checkpoint, rewind=rewind)
         if not point.complete:
-            others = [callback for callback in callbacks if callback is not self]
             try:
                 start(callbacks=[*others, self], initial_epoch=point.epoch)
             except BaseException as error:

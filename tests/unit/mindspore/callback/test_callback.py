@@ -116,6 +116,30 @@ def test_finished_run_trains_nothing_and_says_so(root, shown):
     assert Job().resumed(checkpoints(root), 3).steps == part(reference(), 23, 33)
 
 
+class Losses(Callback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = []
+
+    def on_train_step_end(self, run_context):
+        self.values.append(float(run_context.original_args().net_outputs.asnumpy()))
+
+
+def test_callbacks_of_a_complete_training_are_as_it_left_them(root, shown):
+    """What follows the training in the script reads them, also after a kill behind the last save."""
+    histories, job = [Losses() for _ in range(4)], Job()
+    for history in histories[:2]:
+        checkpoints(root).train(job.model, 1, job.data, callbacks=[history])
+        job = Job()
+    with checkpoints(root).attach():
+        job.model.train(1, job.data, callbacks=[histories[2]])
+    assert [history.values for history in histories[1:3]] == [histories[0].values] * 2
+    assert len(histories[0].values) == SIZE
+    assert "could not be put back" not in shown()
+    assert checkpoints(root).resume(Job().model, pipeline(), 1).complete  # knows no callbacks, and says so
+    assert "could not be put back: Losses().values" in shown()
+
+
 def test_stop_in_mid_epoch_does_not_end_it(root, shown):
     first = Job()
     first.started(checkpoints(root), 2, Stop(15))
