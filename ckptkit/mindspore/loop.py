@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import types
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,11 +28,13 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
 from ckptkit.manager.process import AT_EXIT, show_log
 from ckptkit.mindspore.data.resumable import Resumable, resumable
+from ckptkit.mindspore.observe.roots import users_frames
 from ckptkit.mindspore.state.manager import StateManager, Training
 from ckptkit.run.keep_policy import KeepPolicy, rankings
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
+_ENDED: dict[str, tuple[types.CodeType | None, int]] = {}  # by run root: the script that ended its loop, and its epochs
 
 
 def loop(
@@ -73,7 +76,7 @@ def loop(
     Args:
         root: The run root, one per training: a path or a URL.
         dataset: A MindSpore pipeline, or a Python iterable as for `ckptkit.data.resumable`.
-        epochs: The total since epoch 0; may be raised later, and the run continues from where it ended.
+        epochs: The total since epoch 0, all in one call; a later start may raise it, and the run continues.
         train: The cells that the loop trains, such as network and optimizer, or a train cell; as for `StateManager`.
         save: When to save; default every 100 updates, and every ten minutes if that takes at most 1 % of the time.
         keep: What to keep; default the latest 3. With `KeepBest`, each batch that has logged its metric is saved.
@@ -121,6 +124,7 @@ def loop(
         **(stateful or {}),
     )
     try:
+        _refuse_more(manager.url, epochs)
         point = manager.restore(state, checkpoint=checkpoint, rewind=rewind)
     except BaseException:
         batches.position.leave()
@@ -153,6 +157,8 @@ class Loop(Iterable[Any]):
         if point.checkpoint is not None and state.is_over():
             self.point = replace(point, complete=True)
             leave_complete(manager, state, point, batches.epochs)
+            if not state.ended:
+                _ENDED[manager.url] = _script(), batches.epochs
 
     @property
     def epoch(self) -> int:
@@ -241,6 +247,8 @@ class Loop(Iterable[Any]):
                 name = self._manager.save_final(state, self._metrics)
                 why = f" ({state.ended})" if state.ended else ""
                 _log.info("training ended after %s%s; %s is committed", many(delivered, "batch", "batches"), why, name)
+                if not state.ended:
+                    _ENDED[self._manager.url] = _script(), self._batches.epochs
         except GeneratorExit:  # whether an error left the loop is known as the program ends, and not here
             if not is_finalizing():
                 run.leave(delivered)
@@ -272,6 +280,23 @@ class _Iterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         return next(self._bodies)
+
+
+def _script() -> types.CodeType | None:
+    """Return the user's outermost code that runs: a script, or one cell of a notebook."""
+    frames = users_frames(sys._getframe(1))
+    return frames[-1].f_code if frames else None
+
+
+def _refuse_more(url: str, epochs: int) -> None:
+    """Refuse a loop of epochs around `loop`: after a kill, the end of each epoch would run with later weights."""
+    script, ended = _ENDED.get(url, (None, epochs))
+    if script is not None and script is _script() and epochs > ended:
+        raise ResumeError(
+            f"this script has trained {url} to the end of {many(ended, 'epoch')}, and asks for {epochs}: a loop of "
+            "epochs around ck.loop cannot be resumed. Give all epochs to one call, and do what belongs to the end of "
+            "an epoch inside of it, if run.epoch_ends"
+        )
 
 
 def leave_complete(manager: CheckpointManager, state: StateManager, point: ResumePoint, epochs: int) -> None:

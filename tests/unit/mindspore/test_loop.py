@@ -169,13 +169,16 @@ def test_places_continue_in_the_middle_of_an_epoch(tmp_path):
     assert state == whole[0]
 
 
-def test_complete_training_is_started_again_without_a_batch(tmp_path, caplog):
+def test_complete_training_is_started_again_without_a_batch(tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     whole, *_ = trained(tmp_path, every=3)
     assert saved(tmp_path)[-2:] == [6, 8]
     assert trained(tmp_path) == (whole, PLACES, 8)  # what the script keeps itself is put back, too
     assert "training is complete (8 batches are 2 epochs); nothing to do" in caplog.text
     assert "To train on, give more than 2 epochs" in caplog.text
+    with pytest.raises(ResumeError, match="Give all epochs to one call"):
+        trained(tmp_path, epochs=3)  # as in `for epoch in range(3): for x in ck.loop(..., epoch + 1)`
+    monkeypatch.setattr("ckptkit.mindspore.loop._ENDED", {})  # a later process
     more = trained(tmp_path, epochs=3)
     assert more == (*trained(tmp_path / "whole", epochs=3)[:2], 8)
 
