@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -133,6 +133,7 @@ class CheckpointCallback(Callback):
             ranks=ranks,
         )
         self._session: TrainingSession | None = None
+        self._others: list[Callback] = []  # of the training that `resume` is called for, if they are known
         self._ordered: Replaced | None = None  # methods of the model that `resume` got
         self._trainer: TrainerAttachment | None = None
         self._depth = 0
@@ -169,20 +170,8 @@ class CheckpointCallback(Callback):
             TypeError: If ``model`` or ``dataset`` is something else.
             ValueError: If ``epochs`` is not a positive number.
         """
-        return self._resume(model, dataset, epochs, (), checkpoint=checkpoint, rewind=rewind)
-
-    def _resume(
-        self,
-        model: Model,
-        dataset: ds.Dataset,
-        epochs: int,
-        callbacks: Sequence[Callback],
-        *,
-        checkpoint: str | int,
-        rewind: bool,
-    ) -> ResumePoint:
-        """Resume; where nothing is left to train, put back the state of ``callbacks``, which no training will do."""
         self._drop_session()
+        callbacks, self._others = self._others, []
         self._preempted = False
         _refuse_wrong_arguments("resume(model, dataset, epochs)", model, dataset, epochs)
         cell = model.train_network
@@ -392,8 +381,8 @@ class CheckpointCallback(Callback):
         rewind: bool,
     ) -> ResumePoint:
         """Resume, then call ``start`` with the callbacks and the epoch to begin at, if there is something to train."""
-        others = [callback for callback in callbacks if callback is not self]
-        point = self._resume(model, dataset, epochs, others, checkpoint=checkpoint, rewind=rewind)
+        self._others = others = [callback for callback in callbacks if callback is not self]
+        point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
         if not point.complete:
             try:
                 start(callbacks=[*others, self], initial_epoch=point.epoch)

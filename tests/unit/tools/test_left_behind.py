@@ -165,7 +165,7 @@ def test_start_waits_for_an_upload_that_has_begun(tmp_path):
     manager = ck.CheckpointManager(tmp_path / "root", mirror=tmp_path / "far", save=ON_REQUEST)
     manager.restore(NumpyRun(accumulation_steps=CYCLE))
     uploads = manager._setup.mirrors._uploads[0]
-    assert uploads.is_busy
+    assert not uploads.may_begin
     assert committed(tmp_path / "far") == []
     lock.release()
     manager.wait()
