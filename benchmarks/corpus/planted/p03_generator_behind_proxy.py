@@ -1,4 +1,4 @@
-# forgotten-state: proxy
+# forgotten-state: proxy[1][1]
 """A generator that is only reached through a weak proxy; its owner is in a C container."""
 
 import itertools

@@ -1,4 +1,4 @@
-# unknown: weights/0.bias
+# forgotten-state: seen
 """The state of a hash is inside an object in C."""
 
 import hashlib

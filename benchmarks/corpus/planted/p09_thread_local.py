@@ -1,4 +1,4 @@
-# unknown: weights/0.bias
+# exact
 """A value in thread-local storage."""
 
 import threading

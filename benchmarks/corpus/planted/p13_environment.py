@@ -1,4 +1,4 @@
-# unknown: weights/0.bias
+# forgotten-state: environ
 """A counter in the environment of the process."""
 
 import os

@@ -1,4 +1,4 @@
-# exact
+# forgotten-state: count
 """A counter in memory of C."""
 
 import ctypes

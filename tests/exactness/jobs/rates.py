@@ -66,7 +66,7 @@ def rate_set_by_set_data_after_the_second_micro_step_of_a_cycle(run):
     train(run, set_data, steps=(K + 1,))
 
 
-@job("pynative", refused=NEW_MEMORY, by="resumed", kill=STEPS + 1, trained=1, default=True)
+@job("pynative", refused=NEW_MEMORY, by="resumed", kill=STEPS + 1, trained=K + 1, default=True)
 def rate_set_by_set_data_at_an_epoch(run):
     """The killed process had not yet saved it; in the resumed one, the update would see it."""
     train(run, set_data, epochs=(2,))
