@@ -58,8 +58,8 @@ def storage_option(name: str, help_text: str) -> Any:
 
 Root = Annotated[str, typer.Argument(help="The run root: a path or a URL (s3://, obs://).")]
 Command = Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")]
-CALLED = "A name that ckptkit ls shows or its beginning, a step, latest, or best:METRIC:max|min."
-Checkpoint = Annotated[str, typer.Argument(help=CALLED, autocompletion=complete_checkpoint)]
+CHECKPOINT_HELP = "A name that ckptkit ls shows or its beginning, a step, latest, or best:METRIC:max|min."
+Checkpoint = Annotated[str, typer.Argument(help=CHECKPOINT_HELP, autocompletion=complete_checkpoint)]
 Options = Annotated[
     list[str] | None, storage_option("--option", "Option of the storage, such as endpoint_url=https://...")
 ]

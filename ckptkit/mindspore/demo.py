@@ -180,7 +180,7 @@ def die_in_write(storage: Storage) -> None:
     storage.write = die_halfway  # type: ignore[method-assign]
 
 
-def use(device: str) -> dict[str, str]:
+def select_device(device: str) -> dict[str, str]:
     """Compute on ``device`` from now on; return its name and MindSpore's version, or why it cannot be used."""
     try:
         ms.set_device(device)
@@ -194,7 +194,7 @@ def use(device: str) -> dict[str, str]:
 def live(plan: Plan) -> None:
     """Resume or start the run of ``plan``, train it to its end, and write the accuracy on held-out digits."""
     if plan.device:
-        about = use(plan.device)
+        about = select_device(plan.device)
         Trace(Path(plan.trace)).write(about)
         if "absent" in about:
             return

@@ -28,7 +28,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
 from ckptkit.manager.process import show_log
 from ckptkit.mindspore.callback.attachment import ATTACHED, Attachment, Replaced, as_list
-from ckptkit.mindspore.callback.parameter_writers import is_idle
+from ckptkit.mindspore.callback.parameter_writers import acting_among
 from ckptkit.mindspore.callback.session import TrainingSession, metrics_of
 from ckptkit.mindspore.callback.trainer_attachment import LOOP_COUNTERS, TrainerAttachment
 from ckptkit.mindspore.loop import leave_complete
@@ -189,9 +189,9 @@ class CheckpointCallback(Callback):
             raise
         if point.checkpoint is not None and state.is_over():
             leave_complete(manager, state, point, epochs)
+            # As at the first batch of a training, which does not come.
             other_callbacks.bind(callbacks)
-            acting = [callback for callback in callbacks if not is_idle(callback)]
-            state.examination.judge_callbacks(callbacks, metrics_of(model), acting)
+            state.examination.judge_callbacks(callbacks, metrics_of(model), acting_among(callbacks))
             other_callbacks.restore()
             state.examination.begin()
             return replace(point, complete=True)

@@ -48,7 +48,12 @@ def only_looks(callback: Callback, hooks: Iterable[str]) -> bool:
     return not any(name in LEADS or _holds(value) for value, name in _named_by(callback, hooks))
 
 
-def is_idle(callback: Callback) -> bool:
+def acting_among(callbacks: Sequence[Callback]) -> list[Callback]:
+    """Return the ``callbacks`` that may have an effect on training."""
+    return [callback for callback in callbacks if not _is_idle(callback)]
+
+
+def _is_idle(callback: Callback) -> bool:
     """Return whether ``callback`` has no effect on training: it only looks, draws nothing and never ends it."""
     is_own = all(is_users(kind.__module__) for kind in type(callback).__mro__ if kind not in (Callback, object))
     named = [*_named_by(callback, _HOOKS)]

@@ -27,7 +27,7 @@ from ckptkit.core.text import many
 from ckptkit.errors import ResumeError
 from ckptkit.manager.heartbeat import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.mindspore.callback.parameter_writers import is_idle, may_write_in_window
+from ckptkit.mindspore.callback.parameter_writers import acting_among, may_write_in_window
 from ckptkit.mindspore.data.pipeline import source_names
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.state.manager import StateManager
@@ -88,9 +88,8 @@ class TrainingSession:
         # Ranks may have different callbacks, such as a log in rank 0 only. If none in any rank can stop, later steps
         # need no agreement.
         self._may_stop = self.manager.agree(any(map(may_stop, callbacks)))
-        acting = [callback for callback in callbacks if not is_idle(callback)]
         self._other_callbacks.bind(callbacks)
-        self._state.examination.judge_callbacks(callbacks, self._evaluated_by, acting)
+        self._state.examination.judge_callbacks(callbacks, self._evaluated_by, acting_among(callbacks))
         if params.optimizer is None:
             # Model(cell) leaves it empty, which makes MindSpore's learning-rate callbacks fail.
             params.optimizer = getattr(self._state.cell, "optimizer", None)

@@ -52,7 +52,7 @@ class Detached:
 
     def bind_resumed(self) -> None:
         """Record the memory as a resumed run begins: without the interruption, the first update came before that."""
-        if not self._bound and self._begun_at and mode_in_force() != "GRAPH":
+        if self._begun_at and mode_in_force() != "GRAPH":
             self._bind()
 
     def bind(self, updates: int) -> None:
@@ -60,11 +60,12 @@ class Detached:
         if not self._bound and (updates if self._count is None else self._count()) > self._begun_at:
             self._bind()
 
-    def is_compiled(self) -> bool:
+    def has_compiled_update(self) -> bool:
         return any(is_compiled(member) for kind in type(self._optimizer).__mro__ for member in vars(kind).values())
 
     def _bind(self) -> None:
-        self._bound[:] = self._bound or [(parameter, parameter.data_ptr()) for parameter in all_of(self._optimizer)]
+        if not self._bound:
+            self._bound += [(parameter, parameter.data_ptr()) for parameter in all_of(self._optimizer)]
 
     def refuse(self) -> None:
         """Raise ResumeError if a parameter has other memory: a resumed run would see it, and this one does not."""
@@ -82,7 +83,7 @@ def detached_of(cells: Sequence[nn.Cell], given: Mapping[str, object]) -> list[D
         *(Detached(_optimizer_of(cell), name, partial(_updates_of, cell)) for name, cell in named),
     ]
     # Elsewhere memory may move by itself.
-    return [memory for memory in detached if can_be_live() and memory.is_compiled()]
+    return [memory for memory in detached if can_be_live() and memory.has_compiled_update()]
 
 
 def _optimizer_of(cell: nn.Optimizer | AccumulationTrainCell) -> nn.Cell:

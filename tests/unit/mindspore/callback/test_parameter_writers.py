@@ -14,7 +14,7 @@ from mindspore import Tensor, nn
 from mindspore.train import Callback, LambdaCallback, LossMonitor, Model
 from support.training import accumulation_cell, pipeline
 
-from ckptkit.mindspore.callback.parameter_writers import LEADS, is_idle, may_write_in_window, only_looks
+from ckptkit.mindspore.callback.parameter_writers import LEADS, acting_among, may_write_in_window, only_looks
 
 HOOKS = ("step_begin", "step_end", "on_train_step_begin", "on_train_step_end")
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Monitor(LossMonitor):
 def test_callback_that_reaches_no_parameter_only_looks():
     for callback in (Losses(), Rate(), Stops(), Draws(), EvaluatesAtEpochEnd(), Monitor()):
         assert only_looks(callback, HOOKS), type(callback).__name__
-        assert is_idle(callback) == isinstance(callback, Losses), type(callback).__name__
+        assert bool(acting_among([callback])) != isinstance(callback, Losses), type(callback).__name__
 
 
 def calls_what_writes(self, run_context):
@@ -153,7 +153,7 @@ def test_callback_that_may_write_is_not_taken_for_one_that_looks():
     for hook in HOOKED:
         callback = type(hook.__name__, (Callback,), {"on_train_step_end": hook, "__module__": __name__})()
         assert not only_looks(callback, HOOKS), hook.__name__
-        assert not is_idle(callback), hook.__name__
+        assert acting_among([callback]), hook.__name__
     for held in HELD:
         assert not only_looks(Given(held), HOOKS), held
     for held in (RATE, [RATE], np.zeros(3), Meter(), lambda rate, held=RATE: held):
