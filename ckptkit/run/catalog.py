@@ -7,6 +7,7 @@ A checkpoint whose documents are corrupt is listed with the reason: `list_checkp
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -94,7 +95,12 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
     survey = Survey(storage)
     names = list(filter(survey.is_committed, survey.names))
     shown = names if most is None else names[-most:]
-    frozen = cache(lambda: storage.walk(f"{FROZEN}/"))  # asked for after the checkpoints, which need it
+    walked, lock = cache(lambda: storage.walk(f"{FROZEN}/")), threading.Lock()
+
+    def frozen() -> Mapping[str, int]:  # asked for after the checkpoints, which need it
+        with lock:  # several threads may ask at once, and a listing is made once
+            return walked()
+
     rows = _describe_all(shown, lambda name: _read_manifest(storage, survey.folders.files(name), frozen, name))
     new_bytes = {str(name): sum(survey.folders.files(name).values()) for name in shown}
     certified = {str(name): certified_from(survey.folders.files(name)) for name in shown}
