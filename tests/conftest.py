@@ -21,7 +21,7 @@ import pytest
 
 # Before they are imported: an assertion that fails in what tests share says what it saw, too.
 pytest.register_assert_rewrite(
-    *("ckptkit.testing.contract", "ckptkit.testing.reading_contract"),
+    "ckptkit.testing.contract",
     *("benchmarks", "crash", "docs", "exactness", "multirank", "support", "unit"),
 )
 

@@ -165,26 +165,23 @@ class Contents:
         """
         self._refuse_unknown({part.name for part in wanted})
         for part in wanted:
-            self._refuse_unfit(part)
+            info = self.entries[part.name]
+            if part.box.global_shape != info.shape or not lies_inside(info.shape, part.box.offsets, part.shape):
+                raise ValueError(
+                    f"{part.name} has the shape {info.shape} in {self.checkpoint}, which has no part of the shape "
+                    f"{part.shape} at {part.box.offsets} of {part.box.global_shape}"
+                )
+            size_bytes = size_bytes_of(info.dtype, part.shape)
+            if part.memory.format != "B" or part.memory.ndim != 1 or len(part.memory) != size_bytes:
+                raise ValueError(
+                    f"{part.name}: the part has {size_bytes} bytes, but its memory has {part.memory.nbytes} bytes"
+                )
         self.source.read_parts(wanted, done)
 
     def _refuse_unknown(self, names: Collection[str]) -> None:
         unknown = sorted(set(names) - self.entries.keys())
         if unknown:
             raise ValueError(f"{self.checkpoint} does not hold the tensors {unknown[:10]}")
-
-    def _refuse_unfit(self, part: WantedPart) -> None:
-        info = self.entries[part.name]
-        if part.box.global_shape != info.shape or not lies_inside(info.shape, part.box.offsets, part.shape):
-            raise ValueError(
-                f"{part.name} has the shape {info.shape} in {self.checkpoint}, which has no part of the shape "
-                f"{part.shape} at {part.box.offsets} of {part.box.global_shape}"
-            )
-        size_bytes = size_bytes_of(info.dtype, part.shape)
-        if part.memory.format != "B" or part.memory.ndim != 1 or len(part.memory) != size_bytes:
-            raise ValueError(
-                f"{part.name}: the part has {size_bytes} bytes, but its memory has {part.memory.nbytes} bytes"
-            )
 
     def peek(self, name: str) -> Array:
         """Return the bits of one small tensor, read separately and not verified.

@@ -18,7 +18,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import TypeVar
 
 from typing_extensions import Self
@@ -226,8 +225,7 @@ class Lanes:
         name: str = "ckptkit-lane",
     ) -> None:
         self.stop = Latch()
-        self._name = name
-        self._at_stop = at_stop
+        self._name, self._at_stop = name, at_stop
         self._at_end = deque([at_end])  # whoever takes it out calls it
         self._count = count
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # written in C
@@ -252,18 +250,16 @@ class Lanes:
             self._jobs.put(job)
         else:
             self._call(job)
-            self._raise()
 
     def finish(self) -> None:
         self._end()
-        self._raise()
+        if self._error is not None:
+            raise self._error
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if error is not None:
                 self._stop()
@@ -308,10 +304,6 @@ class Lanes:
     def _finish_up(self) -> None:
         with contextlib.suppress(IndexError):
             self._call(self._at_end.popleft())
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
 
 
 def each_of(

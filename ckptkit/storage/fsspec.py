@@ -26,7 +26,6 @@ from ckptkit.storage.source import ByteStream, SizedStream
 
 _log = logging.getLogger("ckptkit")
 _PIECE_BYTES = 8 << 20
-_WINDOW_BYTES = 32 << 20
 
 
 def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
@@ -47,25 +46,16 @@ def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
 class FsspecStorage:
     """Stores files below ``path`` of ``system``, an `fsspec.AbstractFileSystem`."""
 
+    is_remote = True  # ckptkit cannot tell, so it assumes a network
+    window_bytes = 32 << 20
+
     def __init__(self, url: str, system: Any, path: str, *, settle: timedelta = SETTLE) -> None:
-        self._url = url
+        self.url = url
         self._system = system
         self._path = path.rstrip("/")
         self._settle = settle
         self._lease = Lease(self, settle=settle)
         self._warned = False
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def is_remote(self) -> bool:
-        return True  # ckptkit cannot tell, so it assumes a network
-
-    @property
-    def window_bytes(self) -> int:
-        return _WINDOW_BYTES
 
     def probe(self) -> None:
         """Check that files can be written here; leaves an empty file."""
@@ -75,7 +65,7 @@ class FsspecStorage:
             _log.warning(
                 "%s has no create-only files known to ckptkit. A lease replaces them, and each save waits for it. If a "
                 "request takes longer than %s, two jobs may both continue: run only one job on this root",
-                self._url,
+                self.url,
                 self._settle,
             )
 
@@ -112,9 +102,9 @@ class FsspecStorage:
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file; a failure may leave a part of it, which is not taken for the whole file."""
-        source = SizedStream(stream, size_bytes, f"{self._url}/{key}")
+        source = SizedStream(stream, size_bytes, f"{self.url}/{key}")
         if self.exists(key):
-            raise StorageError(f"could not write {self._url}/{key}: it exists, and nothing is ever overwritten")
+            raise StorageError(f"could not write {self.url}/{key}: it exists, and nothing is ever overwritten")
         memory = memoryview(bytearray(min(_PIECE_BYTES, size_bytes)))
         with self._errors("write", key):
             self._make_folder(key)
@@ -147,11 +137,8 @@ class FsspecStorage:
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in dict.fromkeys(keys):
-            try:
-                with self._errors("delete", key):
-                    self._system.rm_file(self._at(key))
-            except FileNotFoundError:
-                continue
+            with contextlib.suppress(FileNotFoundError), self._errors("delete", key):
+                self._system.rm_file(self._at(key))
         self._forget()
         for folder in sorted({key.rpartition("/")[0] for key in keys}, key=len, reverse=True):
             self._remove_if_empty(folder)
@@ -168,7 +155,7 @@ class FsspecStorage:
             self._forget()
             entry = self._system.info(self._at(key))
             if entry["type"] == "directory":
-                raise FileNotFoundError(f"{self._url}/{key} is a folder")
+                raise FileNotFoundError(f"{self.url}/{key} is a folder")
             return int(entry["size"])
 
     def _range(self, key: str, start: int, stop: int) -> bytes:
@@ -178,7 +165,7 @@ class FsspecStorage:
         with self._errors("read", key):
             data = bytes(self._system.cat_file(self._at(key), start=start, end=stop))
         if len(data) != stop - start:
-            raise StorageError(f"could not read {self._url}/{key}: {len(data)} bytes arrived, expected {stop - start}")
+            raise StorageError(f"could not read {self.url}/{key}: {len(data)} bytes arrived, expected {stop - start}")
         return data
 
     def _forget(self) -> None:
@@ -201,7 +188,7 @@ class FsspecStorage:
             if path.lstrip("/") == where.lstrip("/"):
                 continue  # some file systems list the folder itself, or a file of that name
             if path.rpartition("/")[0].lstrip("/") != where.lstrip("/"):
-                raise StorageError(f"could not list {self._url}/{folder}: the file system lists {path!r} in it")
+                raise StorageError(f"could not list {self.url}/{folder}: the file system lists {path!r} in it")
             name = path.rpartition("/")[2]
             yield name, None if entry["type"] == "directory" else int(entry["size"])
 
@@ -224,4 +211,4 @@ class FsspecStorage:
             except Exception as error:  # every fsspec file system has its own errors
                 if isinstance(error, FileNotFoundError) and verb in ("read", "list", "delete"):
                     raise
-                raise StorageError(f"could not {verb} {self._url}/{key}: {error}") from error
+                raise StorageError(f"could not {verb} {self.url}/{key}: {error}") from error

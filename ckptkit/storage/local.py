@@ -18,7 +18,6 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from ckptkit.errors import StorageError
 from ckptkit.storage.direct import DirectWriter
@@ -43,8 +42,6 @@ LARGE_BYTES = 1 << 20
 # Small enough that the digest finds the bytes in the processor's cache; 1 to 4 MiB are equally fast.
 WINDOW_BYTES = 2 << 20
 
-_T = TypeVar("_T")
-
 RESERVE = ".reserve"  # never listed
 _RESERVED = "0123"  # a document and a void marker take three files at once where hard links count, as on tmpfs
 _RESERVED_BYTES = 8 << 10
@@ -58,23 +55,15 @@ _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # the file of an unfinish
 class LocalStorage:
     """Stores files below ``root``, which is created at the first write."""
 
+    is_remote = False  # even a network file system is written through this machine's cache
+    window_bytes = WINDOW_BYTES
+
     def __init__(self, root: str | os.PathLike[str], *, large_files: DirectWriter | None = None) -> None:
         self._root = Path(os.path.abspath(os.path.expanduser(root)))
+        self.url = str(self._root)
         self._durable: set[Path] = set()
         self._has_written = False
         self._large_files = large_files or DirectWriter()
-
-    @property
-    def url(self) -> str:
-        return str(self._root)
-
-    @property
-    def is_remote(self) -> bool:  # even a network file system is written through this machine's cache
-        return False
-
-    @property
-    def window_bytes(self) -> int:
-        return WINDOW_BYTES
 
     def probe(self) -> None:
         """Do nothing: a start writes its first file before training, which is the same check."""

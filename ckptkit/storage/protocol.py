@@ -40,17 +40,14 @@ class Storage(Protocol):
     @property
     def url(self) -> str:
         """The run root as the user may type it."""
-        ...
 
     @property
     def is_remote(self) -> bool:
         """Whether bytes go over a network, so that a write may be slow or stall for minutes."""
-        ...
 
     @property
     def window_bytes(self) -> int:
         """Number of bytes to request from one `read_into` for full speed."""
-        ...
 
     def probe(self) -> None:
         """Check that files can be written here, as far as a start can tell.
@@ -58,7 +55,6 @@ class Storage(Protocol):
         Raises:
             StorageError: If they cannot; the message says what to change.
         """
-        ...
 
     def list(self, folder: str, prefix: str = "") -> Listing:
         """List the entries directly below ``folder`` whose names begin with ``prefix``.
@@ -66,7 +62,6 @@ class Storage(Protocol):
         Raises:
             StorageError: If the folder could not be listed.
         """
-        ...
 
     def walk(self, prefix: str) -> Mapping[str, int]:
         """Return the sizes in bytes of all files, at any depth, whose keys begin with ``prefix``.
@@ -74,7 +69,6 @@ class Storage(Protocol):
         Raises:
             StorageError: If they could not be listed.
         """
-        ...
 
     def read(self, key: str, max_bytes: int) -> bytes:
         """Return the whole content of ``key``, or its first ``max_bytes + 1`` bytes if it is longer than that.
@@ -84,7 +78,6 @@ class Storage(Protocol):
             CorruptCheckpointError: If it is proven that this file can never be read, while others can.
             StorageError: If it could not be read.
         """
-        ...
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
         """Fill ``buffers`` one after the other with the bytes from ``offset_bytes`` on.
@@ -102,7 +95,6 @@ class Storage(Protocol):
             CorruptCheckpointError: As in `read`.
             StorageError: If it could not be read.
         """
-        ...
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file of exactly ``size_bytes``; when this returns, it survives a power loss.
@@ -115,7 +107,6 @@ class Storage(Protocol):
             StorageError: If the file could not be written whole, exists already (it stays as it is), or
                 ``stream`` has fewer bytes or more; a part of the file may remain.
         """
-        ...
 
     def create(self, key: str, data: bytes) -> None:
         """Publish a small file atomically, and only if ``key`` is free; when this returns, it is durable.
@@ -124,7 +115,6 @@ class Storage(Protocol):
             FileExistsError: If ``key`` exists, durably. After a lost reply it may be this call's own file.
             StorageError: If the file may or may not have been created.
         """
-        ...
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove files, and folders that become empty; ignores absent ones. Durable when this returns.
@@ -132,7 +122,6 @@ class Storage(Protocol):
         Raises:
             StorageError: If one could not be removed; others may have been removed.
         """
-        ...
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
         """Remove what unfinished writes and creates have left, such as parts of uploads, or empty folders.
@@ -150,7 +139,6 @@ class Storage(Protocol):
         Raises:
             StorageError: If one could not be removed; others may have been removed.
         """
-        ...
 
 
 def walk_folders(list_folder: Callable[[str, str], Listing], prefix: str) -> dict[str, int]:

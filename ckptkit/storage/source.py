@@ -23,7 +23,6 @@ class ByteStream(Protocol):
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Fill ``buffer`` with the next bytes; returns their number, less than its length only at the end."""
-        ...
 
 
 class SizedStream:

@@ -135,14 +135,11 @@ class FaultyStorage:
 
     def __init__(self, inner: Storage, faults: Iterable[Fault] = ()) -> None:
         self._inner = inner
+        self.url = inner.url
         self._faults = list(faults)
         self._lock = threading.Lock()
         self._dead = False
         self.calls: list[Call] = []
-
-    @property
-    def url(self) -> str:
-        return self._inner.url
 
     @property
     def is_dead(self) -> bool:

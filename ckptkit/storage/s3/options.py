@@ -301,9 +301,13 @@ def _refuse_redirect(response: Any, **_: Any) -> None:
 def connect_obs(options: S3Options) -> Client:
     """Make a client for OBS; sends nothing."""
     options = with_endpoint(options)
-    endpoint = str(options.endpoint_url)
-    config = {"signature_version": "s3v4", "s3": {"addressing_style": addressing_of(endpoint)}}
-    return connect(options, config, options.keys(os.environ), region_of(endpoint))
+    host = urlsplit(str(options.endpoint_url)).hostname or ""
+    public = _PUBLIC.fullmatch(host)
+    # Huawei's public cloud refuses "path".
+    style = "virtual" if public or host.endswith(".myhuaweicloud.com") else "path"
+    region = os.environ.get("OBS_REGION") or (public[1] if public else "us-east-1")
+    config = {"signature_version": "s3v4", "s3": {"addressing_style": style}}
+    return connect(options, config, options.keys(os.environ), region)
 
 
 def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.environ) -> S3Options:
@@ -320,18 +324,6 @@ def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.enviro
         endpoint = f"{'https' if secure else 'http'}://{endpoint}"
     rest = {name: value for name, value in options.client_kwargs.items() if name != "endpoint_url"}
     return replace(options, endpoint_url=endpoint, client_kwargs=rest)
-
-
-def region_of(endpoint_url: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the region to sign requests for: ``OBS_REGION``, else that in the endpoint's name, else ``us-east-1``."""
-    match = _PUBLIC.fullmatch(urlsplit(endpoint_url).hostname or "")
-    return environment.get("OBS_REGION") or (match[1] if match else "us-east-1")
-
-
-def addressing_of(endpoint_url: str) -> str:
-    """Return ``"virtual"`` for Huawei's public cloud, which refuses ``"path"``."""
-    host = urlsplit(endpoint_url).hostname or ""
-    return "virtual" if _PUBLIC.fullmatch(host) or host.endswith(".myhuaweicloud.com") else "path"
 
 
 def _from_environment(environment: Mapping[str, str]) -> Keys:

@@ -128,16 +128,9 @@ class Retry:
 _ABSENT = {"NoSuchKey"}  # nothing else: a gateway sends its own 404 pages
 _TAKEN = {"PreconditionFailed", "412"}
 _PASSING = {
+    *("OperationAborted", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"),
+    *("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"),  # the body was damaged in transit
     "ConditionalRequestConflict",  # 409: another conditional write of the key is under way
-    "OperationAborted",
-    "RequestTimeout",
-    "SlowDown",
-    "Throttling",
-    "ThrottlingException",
-    "TooManyRequests",
-    "BadDigest",  # the body was damaged in transit
-    "XAmzContentSHA256Mismatch",
-    "IncompleteBody",
 }
 EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken"}
 
@@ -153,8 +146,7 @@ _HINTS = {
     "NoSuchBucket": "There is no such bucket at this endpoint: check its name, the endpoint and the region",
     "AccessDenied": "The credentials do not allow this: grant permission to list, read, write and delete here",
     "AllAccessDisabled": "The bucket is locked, often for unpaid bills",
-    "InvalidAccessKeyId": "The access key is unknown at this endpoint: check the key, and that it belongs to this "
-    "cloud",
+    "InvalidAccessKeyId": "The access key is unknown at this endpoint: check it, and that it belongs to this cloud",
     "SignatureDoesNotMatch": "The secret key does not belong to the access key, or the region is wrong",
     "ExpiredToken": "The session token has expired: get a new one, or give credentials= a function",
     "TokenRefreshRequired": "The session token has expired: get a new one, or give credentials= a function",
@@ -187,7 +179,16 @@ def status_of(error: ClientError) -> int:
 def raise_as_ours(error: Exception, what: str, *, may_be_absent: bool) -> NoReturn:
     """Raise `Transient` if another try may help, else the exception that ``error`` stands for, or itself."""
     if isinstance(error, ClientError):
-        _raise_answer(error, what, may_be_absent)
+        code, status = code_of(error), status_of(error)
+        if code in _ABSENT and may_be_absent:
+            raise FileNotFoundError(f"could not {what}: there is no such file") from error
+        if code in _TAKEN or status == 412:
+            raise FileExistsError(f"could not {what}: it exists") from error
+        unknown = status == 404 and not code.startswith("NoSuch")  # not the storage's own code
+        if code in _PASSING or status == 429 or unknown or (status >= 500 and status not in (501, 507)):
+            raise Transient(str(error)) from error
+        hint = _HINTS.get(code) or _STATUS_HINTS.get(status, "")
+        raise StorageError(f"could not {what}: {error}{f'. {hint}' if hint else ''}") from error
     if isinstance(
         error, botocore.NoCredentialsError | botocore.PartialCredentialsError | botocore.CredentialRetrievalError
     ):
@@ -204,16 +205,3 @@ def raise_as_ours(error: Exception, what: str, *, may_be_absent: bool) -> NoRetu
     if isinstance(error, botocore.BotoCoreError):
         raise StorageError(f"could not {what}: {error}") from error
     raise error
-
-
-def _raise_answer(error: ClientError, what: str, may_be_absent: bool) -> NoReturn:
-    code, status = code_of(error), status_of(error)
-    if code in _ABSENT and may_be_absent:
-        raise FileNotFoundError(f"could not {what}: there is no such file") from error
-    if code in _TAKEN or status == 412:
-        raise FileExistsError(f"could not {what}: it exists") from error
-    unknown = status == 404 and not code.startswith("NoSuch")  # not the storage's own code
-    if code in _PASSING or status == 429 or unknown or (status >= 500 and status not in (501, 507)):
-        raise Transient(str(error)) from error
-    hint = _HINTS.get(code) or _STATUS_HINTS.get(status, "")
-    raise StorageError(f"could not {what}: {error}{f'. {hint}' if hint else ''}") from error

@@ -62,8 +62,10 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
 class S3Storage:
     """Stores objects below ``prefix``, which has no slash at either end, in ``bucket``."""
 
+    is_remote = True
+
     def __init__(self, url: str, bucket: Bucket, prefix: str, options: S3Options) -> None:
-        self._url = url
+        self.url = url
         self._bucket = bucket
         self._below = f"{prefix}/" if prefix else ""
         self._part_bytes = options.default_block_size
@@ -72,14 +74,6 @@ class S3Storage:
         self._lease = Lease(self, settle=options.settle)
         self._probing = threading.Lock()
         self._has_conditions: bool | None = None
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def is_remote(self) -> bool:
-        return True
 
     @property
     def window_bytes(self) -> int:
@@ -120,7 +114,7 @@ class S3Storage:
         parts = _in_parts(buffers, self._part_bytes)
         if not parts:
             if not self.exists(key):
-                raise FileNotFoundError(f"there is no {key} in {self._url}")
+                raise FileNotFoundError(f"there is no {key} in {self.url}")
             return 0
         if len(parts) == 1:
             return self._bucket.get_into(self._below + key, parts[0], offset_bytes)
@@ -133,7 +127,7 @@ class S3Storage:
         return sum(each_of(range(len(parts)), fetch, threads=self._lanes, few=1, stop=stop.open))
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
-        where = f"{self._url}/{key}"
+        where = f"{self.url}/{key}"
         source = SizedStream(stream, size_bytes, where)
         if self.exists(key):
             raise StorageError(f"could not write {where}: it exists, and nothing is ever overwritten")
@@ -159,21 +153,18 @@ class S3Storage:
                 source.send(put, lanes, buffers)
                 source.expect_end()
                 lanes.finish()
-            self._complete(key, upload, tags, token)
+            try:
+                self._bucket.complete_upload(key, upload, tags)
+            except UploadGoneError:
+                # Perhaps only a reply was lost: an earlier try has made the object.
+                if (self._bucket.mark(key) or {}).get(_MARK) != token:
+                    raise
         except Exception:  # and not Ctrl-C: an interrupted process must not wait for a server
             try:
                 self._bucket.abort_upload(key, upload)
             except StorageError as also:
                 _log.warning("could not abort a failed upload; a later start will abort it: %s", also)
             raise
-
-    def _complete(self, key: str, upload: str, tags: Sequence[str], token: str) -> None:
-        try:
-            self._bucket.complete_upload(key, upload, tags)
-        except UploadGoneError:
-            # Perhaps only a reply was lost: an earlier try has made the object.
-            if (self._bucket.mark(key) or {}).get(_MARK) != token:
-                raise
 
     def put(self, key: str, data: bytes) -> None:
         """Write a file, replacing an existing one; for the lease."""
@@ -208,7 +199,7 @@ class S3Storage:
                         "%s ignores If-None-Match. A lease replaces it, and each save waits for it. If a request "
                         "takes longer than the settle time, two jobs may both continue: run only one job on this "
                         "root",
-                        self._url,
+                        self.url,
                     )
             return self._has_conditions
 

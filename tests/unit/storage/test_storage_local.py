@@ -13,7 +13,6 @@ from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.storage import LocalStorage, Storage
 from ckptkit.storage.local import LARGE_BYTES
 from ckptkit.testing.contract import StorageContract
-from ckptkit.testing.faults import FaultyStorage
 
 
 class TestLocalStorage(StorageContract):
@@ -29,13 +28,6 @@ class TestLocalStorage(StorageContract):
         path = Path(storage.url, key)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-
-
-@pytest.mark.extended  # it calls the same storage
-class TestFaultyStorageWithoutFaults(TestLocalStorage):
-    @pytest.fixture
-    def storage(self, tmp_path) -> Storage:
-        return FaultyStorage(LocalStorage(tmp_path / "root"))
 
 
 @pytest.fixture

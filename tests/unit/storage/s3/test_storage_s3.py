@@ -1,7 +1,6 @@
-"""`S3Storage` keeps the contract, where conditions are ignored, too; and encrypts everything if it is asked to."""
+"""`S3Storage` keeps the contract, and encrypts everything if it is asked to."""
 
 import io
-from datetime import timedelta
 
 import pytest
 from support.servers.moto_server import LISTED_KEYS
@@ -18,34 +17,22 @@ def opened(endpoint, bucket, **options):
     return open_storage(f"s3://{bucket.name}/runs/vit", given)
 
 
-class InBucket(StorageContract):
+class TestS3Storage(StorageContract):
     many_files = LISTED_KEYS + 10
 
     @pytest.fixture(autouse=True)
     def _bucket(self, bucket):
         self.bucket = bucket
 
+    @pytest.fixture
+    def storage(self, bucket):
+        return opened(bucket.endpoint, bucket)
+
     def raw_get(self, storage, key):
         return self.bucket.get(f"runs/vit/{key}")
 
     def raw_put(self, storage, key, data):
         self.bucket.put(f"runs/vit/{key}", data)
-
-
-class TestS3Storage(InBucket):
-    @pytest.fixture
-    def storage(self, bucket):
-        return opened(bucket.endpoint, bucket)
-
-
-@pytest.mark.extended  # `test_lease` has what differs
-class TestThroughALease(InBucket):
-    """The server ignores ``If-None-Match``."""
-
-    @pytest.fixture
-    def storage(self, bucket, proxy):
-        proxy.without_conditions = True
-        return opened(proxy.endpoint, bucket, settle=timedelta(milliseconds=1))
 
 
 def test_every_object_is_written_encrypted(bucket):
