@@ -273,7 +273,7 @@ class StorageContract:
         assert not isinstance(raised.value, StorageError)
         assert self.raw_get(storage, "a/1") == there
 
-    def test_create_and_write_share_one_name_space(self, storage: Storage) -> None:
+    def test_a_file_that_was_written_cannot_be_created(self, storage: Storage) -> None:
         storage.write("a/1", io.BytesIO(b"first"), 5)
         with pytest.raises(FileExistsError):
             storage.create("a/1", b"second")
