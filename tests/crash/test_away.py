@@ -1,17 +1,12 @@
 """Starts while a part of the run is away: on a disk that is not mounted, or removed by a lifecycle rule."""
 
-from datetime import datetime, timezone
-
 import pytest
-from support.runs.roots import LocalRoot
-from support.runs.scenario import Life, attempts, check_new_start, digest_at, digest_of, folders, name_at, tree
+from support.runs.scenario import Life, check_new_start, digest_at, digest_of, folders, name_at, tree
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.run.catalog import list_rows
-from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.resolve import open_wanted
 from ckptkit.testing.faults import Fault
-from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.verify import audit
 from ckptkit.tools.watch import CheckpointWatch
 
@@ -86,22 +81,6 @@ def test_commit_that_arrives_while_events_are_read_counts(root):
     assert arrival.fired == 1
 
 
-def test_newest_that_is_gone_is_told(root, caplog):
-    """A start began with it and died; then a part of a backup was restored, or a mirror was not given any more."""
-    started(root, 2, 4)
-    started(root)
-    taken_away(root, f"checkpoints/{name_at(1, 4)}")
-    for _ in range(2):
-        caplog.clear()
-        assert Life(root).restore().checkpoint == name_at(1, 2)
-        assert f"passed over attempts/000002.json: it continued from {name_at(1, 4)}" in caplog.text
-    life = started(root, 6)
-    life.saved_at(8)
-    caplog.clear()
-    Life(root).restore()
-    assert "passed over" not in caplog.text
-
-
 def test_shards_of_a_first_attempt_outlive_fresh_start(root):
     """Nothing tells that it had commits, so the start is a fresh one; it deletes nothing that they would need."""
     started(root, 2, 4)
@@ -124,20 +103,6 @@ def test_shards_go_after_two_later_commits(root):
     started(root, 5)
     started(root)
     assert frozen(root) == {"a000002", "a000004"}
-
-
-def test_copy_that_lost_its_checkpoints_is_refused(root, new_root):
-    started(root, 2, 4)
-    copy = new_root()
-    now, token = datetime(2030, 1, 1, tzinfo=timezone.utc), "1" * 32
-    copy_run(root.storage(), copy.storage(), CopyRequest(None, lambda: now, lambda: token), CheckpointWatch())
-    taken_away(copy, "events/")
-    away = taken_away(copy)
-    with pytest.raises(CorruptCheckpointError, match=r"came from .* with at least one checkpoint"):
-        Life(copy).restore()
-    assert sorted(attempts(tree(copy))) == [1]
-    bring_back(copy, away)
-    check_new_start(copy, latest=name_at(1, 4))
 
 
 def refused(root, message):
@@ -178,30 +143,3 @@ def test_linked_checkpoint_that_is_away_is_not_passed_over(tmp_path):
         run = Life(root)
         assert run.restore().checkpoint == name_at(1, 4)
         assert run.run.digest() == digest_at(4)
-
-
-def test_shards_of_linked_checkpoint_outlive_later_commits(tmp_path):
-    """A person keeps an old checkpoint on another disk, and puts it back later."""
-    root, disk = tmp_path / "run", tmp_path / "disk"
-    started(root, 2)
-    old = root / "checkpoints" / name_at(1, 2)
-    started(root, 4, 6, keep=KeepLatest(9))
-    old.rename(disk)
-    old.symlink_to(disk)
-    assert Life(root).restore().checkpoint == name_at(2, 6)
-    assert frozen(LocalRoot(root)) == {"a000001", "a000002"}
-    old.unlink()
-    disk.rename(old)
-    assert digest_of(root, name_at(1, 2)) == digest_at(2)
-
-
-def test_link_that_dies_while_training_loses_no_file(tmp_path):
-    disk, root = tmp_path / "disk", tmp_path / "run"
-    disk.mkdir()
-    root.symlink_to(disk)
-    life = started(root, 2)
-    disk.rename(tmp_path / "away")
-    assert "is a link to" in str(life.save_at(4).exception())
-    (tmp_path / "away").rename(disk)
-    assert life.saved_at(5) == name_at(1, 5)
-    assert [digest_of(root, name_at(1, at)) for at in (2, 5)] == [digest_at(2), digest_at(5)]

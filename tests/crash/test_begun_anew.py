@@ -1,9 +1,6 @@
 """A run that somebody removed or moved and began anew while its old job lives: attempts have the same numbers again."""
 
-import json
-
 import pytest
-from support.runs.forge import sealed
 from support.runs.roots import copied
 from support.runs.scenario import Life, attempts, check_new_start, committed, digest_at, digest_of, name_at, tree
 
@@ -12,7 +9,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import latest_checkpoint
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.resolve import open_wanted
-from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.faults import Fault
 from ckptkit.tools.prune import Rule, plan_prune
 
 from .lives import started
@@ -128,27 +125,6 @@ def test_late_start_gives_the_number_back(root):
     check_new_start(root, latest=name_at(2, 8))
 
 
-def test_late_start_gives_number_back_at_both_roots(root, new_root):
-    two, mirror, number = new_root(), new_root(), "attempts/000002.json"
-    started(root, 2, mirror=mirror.storage()).manager.wait()
-    running = []
-
-    def meanwhile():
-        running.append(started(root, 4, 6, mirror=mirror.storage()))
-        running[0].manager.wait()
-        mirror.remove(number)
-
-    faults = [Fault(meanwhile, operations={"create"}, key=number)]
-    with pytest.raises(StaleAttemptError, match="while the start of this one was stalled"):
-        Life(two, mirror=FaultyStorage(mirror.storage(), faults)).restore()
-    assert number not in {*tree(two), *tree(mirror)}
-    running[0].saved_at(8)
-    running[0].manager.wait()
-    assert committed(mirror)[-1] == name_at(2, 8)
-    assert tree(mirror)[number] == tree(root)[number]
-    assert Life(two, mirror=mirror.storage()).restore().checkpoint == name_at(2, 8)
-
-
 def test_replaced_document_is_told_word_by_word(root, new_root, caplog):
     """Where the job that is replaced looks before the late start does."""
     started(root, 2)
@@ -166,14 +142,6 @@ def test_replaced_document_is_told_word_by_word(root, new_root, caplog):
     (line,) = [line for line in caplog.text.splitlines() if line.startswith('{"')]
     root.put("attempts/000002.json", line.encode())
     check_new_start(root, latest=name_at(2, 6))
-
-
-def test_replaced_by_a_newer_format_ends_process(root):
-    started(root, 2)
-    running = started(root, 4)
-    fields = json.loads(root.get("attempts/000002.json"))
-    root.put("attempts/000002.json", sealed({**fields, "format_version": 2}))
-    assert_stopped(running, 8)
 
 
 def test_begun_anew_keeps_its_equal_frozen_shard(root):

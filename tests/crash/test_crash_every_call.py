@@ -196,43 +196,6 @@ def test_process_saves_again_after_error_at_any_call(made, saving):
             check_new_start(root, latest=names[-1])
 
 
-def test_next_save_repairs_second_error_during_cleanup(kind, made):
-
-    def failing(root):
-        life = started(root)
-        life.storage.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
-        return life
-
-    life = failing(made(history))
-    calls = life.calls_of(lambda: [life.save_at(8), life.save_at(8)])
-    # From the broken write on: the voiding, and in the next save the fence check and the emptying.
-    broken = next(index for index, call in enumerate(calls) if call.keys[0].endswith("manifest.json"))
-    emptied = next(index for index, call in enumerate(calls) if call.operation == "delete" and index > broken)
-    assert emptied > broken + 2
-    for nth, call in enumerate(calls[broken + 1 : emptied + 1], 1):
-        for when in ("before", "after") if kind != "s3" else ("before",) if nth % 2 else ("after",):
-            with named(f"{when} {call}"):
-                root = made(history)
-                life = failing(root)
-                second = Fault("error", nth=broken + 1 + nth, when=when)
-                life.storage.inject(second)
-                # Nothing may be concluded from a failure: the save's own error is the one that is told.
-                assert isinstance(life.save_at(8).exception(), StorageError)
-                outcomes = [life.save_at(8).exception()]
-                assert second.fired == 1
-                if outcomes[-1] is not None:
-                    assert isinstance(outcomes[-1], StorageError)
-                    outcomes.append(life.save_at(8).exception())
-                assert outcomes[-1] is None
-                # What could not be emptied by the save that succeeded is emptied by the one after it.
-                life.saved_at(9)
-                assert name_at(2, 8, 2) in committed(root)
-                left = [key for key in tree(root) if key.startswith(f"checkpoints/{AT_8}/")]
-                assert left == [f"checkpoints/{AT_8}/COMMIT"]
-                assert folders(tree(root)).void == [AT_8]
-                check_new_start(root, latest=name_at(2, 9))
-
-
 def test_commit_with_lost_reply_counts_as_committed(made):
     """ "It exists" is asked for until it is heard: only that vouches that the COMMIT is durable."""
     for failures in (1, 2):

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 from datetime import datetime, timezone
-from shutil import copytree
 
 import pytest
 from support.options import grouped
@@ -18,31 +17,22 @@ from support.runs.scenario import (
     batches_of,
     check_new_start,
     committed,
-    digest_at,
     folders,
     history,
     name_at,
     tree,
 )
 
-from ckptkit.checkpoint.commit import list_attempts
 from ckptkit.errors import StaleAttemptError
-from ckptkit.format.documents import RunDocument, decode, encode
-from ckptkit.format.events import LeftOut
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
-from ckptkit.run.event_log import append_events
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.prune import plan_prune, prune
-from ckptkit.tools.verify import audit
 from ckptkit.tools.watch import CheckpointWatch
 
 from .lives import bring_back, killed_saving, started, taken_away
 
-AT_4 = name_at(1, 4)
 NOW, TOKEN = datetime(2030, 1, 1, tzinfo=timezone.utc), "1" * 32
 
 
@@ -98,20 +88,6 @@ def test_start_reads_twenty_files_after_any_restarts():
             _, run = start(storage, keep=KeepLatest(2))
             assert run.applied == [first]
             assert len(storage.keys("read")) <= 20
-
-
-def test_events_of_a_failed_start_go_last_first():
-    """A deletion that stops halfway leaves no gap between those that are left."""
-    storage = Counted(DictStorage())
-    manager, run = start(storage)
-    save(manager, run)
-    manager.close()
-    for _ in range(5):
-        start(storage)[0].close()
-        append_events(storage, max(list_attempts(storage)), [LeftOut(at=NOW.isoformat(), events=1)])
-    gone = [key for key in storage.keys("delete") if key.startswith("events/a000002-")]
-    assert len(gone) > 1
-    assert gone == sorted(gone, reverse=True)
 
 
 def restarted(starts, *, commits, dies, mirrored):
@@ -172,25 +148,6 @@ def test_voids_below_two_newer_commits_go(root):
     started(root)
     assert folders(tree(root)).void == []
     check_new_start(root, latest=name_at(5, 10))
-
-
-def test_commits_off_the_lineage_let_no_void_go(root):
-    tried(root, 1, saving={0})  # attempt 2
-    started(root, 8)  # attempt 3
-    life = Life(root)
-    life.restore(AT_6, rewind=True)
-    life.saved_at(9)
-    started(root)
-    assert name_at(2, 8) in folders(tree(root)).void  # a start may take AT_6, which is older than it
-    check_new_start(root, latest=name_at(4, 9))
-
-
-def test_stray_file_beside_voids_stops_no_start(root):
-    """Such as what a file manager or a network file system leaves in ``checkpoints/``."""
-    tried(root, 3, saving={0, 1, 2})
-    (root / "checkpoints/.DS_Store").write_bytes(b"x")
-    check_new_start(root, latest=AT_6)
-    assert (root / "checkpoints/.DS_Store").read_bytes() == b"x"
 
 
 def test_branch_of_failed_start_is_remembered(root):
@@ -263,30 +220,6 @@ def test_forgetting_may_end_at_any_call(new_root):
         check_new_start(root, latest=name_at(4, 10))
 
 
-def test_reader_and_start_beside_forgetting_are_not_misled(tmp_path, caplog):
-    root = tmp_path / "run"
-    tried(root, 2)
-    failed(root, 1, saving={0})
-    failed(root, 2)
-    seen = []
-
-    def beside():
-        storage = LocalStorage(root)
-        seen.append(latest_checkpoint(storage).name)
-        assert [info.problem for info in list_checkpoints(storage)] == [None, None]
-        assert audit(storage, CheckpointWatch()).is_fine
-        rival = Life(root)
-        seen.append(rival.restore().checkpoint)
-
-    for when in ("before", "after"):
-        fault = Fault(beside, operations={"delete"}, key="attempts/*", when=when)
-        Life(root, faults=[fault]).restore()
-        assert fault.fired == 1
-        failed(root, 2)
-    assert set(seen) == {AT_6}
-    assert "passed over" not in caplog.text
-
-
 def test_late_commit_of_forgotten_start_costs_nothing(root, caplog):
     """Its job stood still between its fence check and its COMMIT for as long as all the starts took."""
     history(root)
@@ -315,63 +248,6 @@ def test_copy_goes_on_after_source_forgot(root, tmp_path):
     assert copied_to(tmp_path / "copy", root).copied == [name_at(7, 8)]
     assert 2 in numbers(tmp_path / "copy")
     check_new_start(tmp_path / "copy", latest=name_at(7, 8))
-
-
-def test_copy_goes_on_after_any_failed_starts(root, tmp_path):
-    """The document that ends the copy is of an attempt without a commit; copies of before named the newest attempt."""
-    tried(root, 1)
-    rows = {"whole": [1, 6, 7, 8], "one": [1, 2, 6, 7, 8], "older": [1, 2, 6, 7, 8]}
-    for kind, left in rows.items():
-        copy = tmp_path / kind
-        copied_to(copy, root, AT_6 if kind == "one" else None)
-        if kind == "older":
-            run = decode((copy / "run.json").read_bytes(), RunDocument, "run.json")
-            origin = run.copied_from.model_copy(update={"last_attempt": 2})
-            (copy / "run.json").write_bytes(encode(run.model_copy(update={"copied_from": origin}).sealed()))
-        failed(copy, 6)
-        assert numbers(copy) == left, kind
-        check_new_start(copy, latest=AT_6)
-
-
-def branch_pruned(root, meanwhile):
-    """A branch of attempt 2 that has committed and was pruned, and a script that goes back by name at each start."""
-    back = {"checkpoint": AT_4, "rewind": True}
-    history(root)
-    life = Life(root)
-    life.restore(**back)
-    life.saved_at(8)
-    meanwhile()
-    Life(root).restore(**back)
-    storage = LocalStorage(root)
-    done = prune(storage, plan_prune(storage, [], branches=True), token=TOKEN)
-    assert done.removed == [AT_6, name_at(2, 8)]
-    for _ in range(3):
-        Life(root).restore(**back)
-    life = Life(root)
-    life.restore(**back)
-    life.saved_at(9)
-
-
-def test_copy_with_pruned_branch_goes_on(root, tmp_path):
-    branch_pruned(root, lambda: copied_to(tmp_path / "copy", root))
-    copied = copied_to(tmp_path / "copy", root)
-    assert copied.copied == [name_at(7, 9)]
-    assert copied.kept == [AT_6, name_at(2, 8)]
-    assert committed(tmp_path / "copy") == [AT_4, AT_6, name_at(2, 8), name_at(7, 9)]
-    check_new_start(tmp_path / "copy", latest=name_at(7, 9))
-
-
-def test_mirror_with_pruned_branch_is_the_same_run(root, tmp_path):
-    """The local root was pruned, and started on without its mirror, which has the branch."""
-    mirror = LocalStorage(tmp_path / "mirror")
-    branch_pruned(root, lambda: copytree(root, tmp_path / "mirror"))
-    life = Life(root, mirror=mirror)
-    assert life.restore().checkpoint == name_at(7, 9)
-    assert life.run.digest() == digest_at(9)
-    life.saved_at(10)
-    life.manager.close()
-    assert numbers(root) == numbers(tmp_path / "mirror") == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert name_at(8, 10) in committed(tmp_path / "mirror")
 
 
 def copied_to(copy, root, checkpoint=None):

@@ -1,20 +1,15 @@
 """A save fills the disk and its process dies or gives up: what nobody needs is removed, and the run goes on."""
 
-import contextlib
 import errno
-import shutil
 
 import pytest
 from support.disk.small import SmallDisk
-from support.runs.scenario import Life, check_new_start, committed, folders, name_at, tree
+from support.runs.scenario import check_new_start, committed, folders, name_at, tree
 
-from ckptkit.errors import StaleAttemptError, StorageError
-from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.options import Mirror
+from ckptkit.errors import StaleAttemptError
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed
-from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.prune import Rule, plan_prune, prune
 
 from .lives import started
@@ -58,20 +53,6 @@ def test_start_removes_what_filled_the_disk(tmp_path):
             disk.fill(kind, 100)
             check_new_start(root, latest=name_at(1, 4))
             assert reserve(root) == ["0", "1", "2", "3"]
-
-
-def test_start_without_a_reserve_says_that_the_disk_is_full(root, monkeypatch):
-    disk = SmallDisk(root, monkeypatch)
-    killed_on_full_disk(root, disk, "blocks", "*/manifest.json")
-    for path in (root / ".reserve").iterdir():
-        path.unlink()
-    disk.fill("blocks")
-    before = tree(root)
-    with pytest.raises(StorageError, match="No space left"):
-        saved(root)
-    assert tree(root) == before
-    disk.fill("blocks", 2)
-    assert saved(root).run.batches == 4
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -135,42 +116,3 @@ def test_prune_empties_unfinished_saves_where_asked(root, monkeypatch):
     assert not disk.refused, "the data go before the void marker is created"
     disk.blocks = None
     check_new_start(root, latest=name_at(1, 4))
-
-
-def test_prune_frees_a_run_that_has_no_reserve(root, monkeypatch):
-    """Nor any checkpoint, nor room for one void marker: its first save filled the disk, and died."""
-    disk = SmallDisk(root, monkeypatch)
-    life = saved(root)
-    life.storage.inject(Fault(lambda: disk.fill("names"), operations={"create"}, key="*/COMMIT"))
-    life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
-    assert isinstance(life.save_at(6).exception(), Killed)
-    shutil.rmtree(root / ".reserve")
-    disk.fill("names")
-    assert plan_prune(LocalStorage(root), (), branches=False).unfinished_bytes > 0
-    plan = plan_prune(LocalStorage(root), (), branches=False, unfinished=True)
-    done = prune(LocalStorage(root), plan, token="e" * 32)
-    assert (done.emptied, done.stuck) == ([name_at(1, 6)], [])
-    assert folders(tree(root)).uncommitted == []
-    Life(root).restore()
-
-
-def test_full_mirror_loses_the_remains_of_an_earlier_upload(tmp_path, monkeypatch):
-    mirror = tmp_path / "mirror"
-    disk = SmallDisk(mirror, monkeypatch)
-    manager = CheckpointManager(tmp_path / "run", mirror=Mirror(mirror, keep=KeepLatest(100)))
-    run = NumpyRun(size=4096)
-    manager.restore(run)
-    left = []
-    for batches, room in ((4, None), (8, 6), (12, 2)):
-        for _ in run.train_until(batches):
-            pass
-        if room is not None:
-            disk.fill("blocks", room)
-        manager.save(run).result()
-        with contextlib.suppress(StorageError):
-            manager.wait()
-        left.append(folders(tree(mirror)))
-    assert left[1].uncommitted == [name_at(1, 8)]
-    assert left[2].void == [name_at(1, 8)]
-    assert disk.refused >= 2
-    assert committed(mirror) == [name_at(1, 4)]

@@ -1,6 +1,5 @@
 """Two processes on one run root, and starts on what was damaged: each interleaving by name, none by chance."""
 
-import logging
 import threading
 
 import pytest
@@ -21,11 +20,10 @@ from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
-    ResumeError,
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.run.keep_policy import KeepEvery, KeepLatest
+from ckptkit.run.keep_policy import KeepEvery
 from ckptkit.testing.faults import Fault, Killed
 
 from .lives import assert_stopped, started
@@ -307,15 +305,6 @@ def test_start_that_is_always_overtaken_gives_up(root, monkeypatch):
     assert fault.fired == 3
 
 
-def test_last_attempt_number_is_not_exceeded(root, monkeypatch):
-    started(root, 4)
-    monkeypatch.setattr("ckptkit.run.attempt.MAX_ATTEMPT", 1)
-    before = tree(root)
-    with pytest.raises(ResumeError, match=r"has attempt 1, .*; start under another root"):
-        Life(root).restore()
-    assert tree(root) == before
-
-
 def test_crash_during_start_retry_keeps_newest_parent(root):
     """The document of the dead start names an older parent; the next start does not go back to it."""
     # Its document names a parent that the running job removed meanwhile; 4 is kept for good, 9 is the newest.
@@ -360,69 +349,6 @@ def test_start_overtaken_before_sweep_deletes_nothing(new_root):
         assert newer.saved_at(6) == name_at(3, 6)
 
 
-def test_chosen_checkpoint_is_rewound_to_only_once(root):
-    """The same call goes on from what was saved since, unless it says rewind."""
-    started(root, 4, 6, 8, keep=KeepLatest(3))
-    chosen = name_at(1, 4)
-    first = Life(root, keep=KeepLatest(3))
-    assert first.restore(chosen).checkpoint == chosen
-    assert first.saved_at(5) == name_at(2, 5)
-    second = Life(root, keep=KeepLatest(3))
-    assert second.restore(chosen).checkpoint == name_at(2, 5)
-    assert second.saved_at(7) == name_at(3, 7)
-    third = Life(root, keep=KeepLatest(3))
-    assert third.restore(chosen).checkpoint == name_at(3, 7)
-    again = Life(root, keep=KeepLatest(3))
-    assert again.restore(chosen, rewind=True).checkpoint == chosen
-    assert again.run.digest() == digest_at(4)
-    # Requeued before its first commit: the branch holds nothing but where it began.
-    assert Life(root).restore(chosen).checkpoint == chosen
-    documents = attempts(tree(root))
-    assert [documents[number]["branch"] for number in sorted(documents)] == [
-        None,
-        chosen,
-        None,
-        None,
-        chosen,
-        None,
-    ]
-    assert {name_at(1, 6), name_at(1, 8), name_at(2, 5), name_at(3, 7)} <= set(committed(root))
-
-
-def test_branch_without_usable_commit_is_not_repeated(new_root):
-    """The attempt that went back is on no later lineage then, so the next one has to remember it."""
-    chosen = name_at(1, 4)
-    for corrupted, again in (False, chosen), (False, "latest"), (True, chosen), (True, "latest"):
-        root = new_root()
-        started(root, 4, 6, 8, keep=KeepLatest(3))
-        went_back = Life(root)
-        went_back.restore(chosen)
-        if corrupted:
-            corrupt(root, went_back.saved_at(5))
-        second = Life(root)
-        assert second.restore(again).checkpoint == chosen, (corrupted, again)
-        second.saved_at(7)
-        assert Life(root).restore(chosen).checkpoint == name_at(3, 7), (corrupted, again)
-        assert Life(root).restore(chosen, rewind=True).checkpoint == chosen
-
-
-def test_branch_that_cannot_be_told_is_error(root):
-    """What was committed since must not be set aside because a document on the way to it is damaged."""
-    started(root, 4, 6, 8, keep=KeepLatest(3))
-    chosen = name_at(1, 4)
-    for batches in (5, 7):
-        life = Life(root, keep=KeepLatest(9))
-        life.restore(chosen)
-        life.saved_at(batches)
-    root.put("attempts/000002.json", b"{}")
-    with pytest.raises(CorruptCheckpointError, match=name_at(3, 7)):
-        Life(root).restore(chosen)
-    assert Life(root).restore().checkpoint == name_at(3, 7)
-    with pytest.raises(CheckpointNotFoundError):
-        Life(root).restore(name_at(1, 3))
-    assert Life(root).restore(chosen, rewind=True).checkpoint == chosen
-
-
 def test_chosen_checkpoint_pruned_while_opened_is_error(new_root):
     for where in (
         {"operations": {"create"}, "key": "attempts/*"},
@@ -442,66 +368,6 @@ def test_chosen_checkpoint_pruned_while_opened_is_error(new_root):
         check_new_start(root, latest=name_at(1, 6))
 
 
-def test_latest_follows_branch_not_highest_number(root):
-    started(root, 4, 6, 8, keep=KeepLatest(3))
-    branch = Life(root)
-    branch.restore(name_at(1, 4))
-    branch.saved_at(5)
-    check_new_start(root, latest=name_at(2, 5))
-
-
-def test_choosing_missing_checkpoint_fences_nobody(root):
-    running = started(root, 4)
-    before = tree(root)
-    for chosen in (name_at(1, 5), name_at(7, 4), "latest-ish", "../" + name_at(1, 4), ""):
-        with pytest.raises(CheckpointNotFoundError, match=name_at(1, 4)):
-            Life(root).restore(chosen)
-    assert tree(root) == before
-    assert running.saved_at(6)
-
-
-def test_corrupt_latest_is_skipped_with_warning(root, caplog):
-    """What was saved from the older one on is preferred afterwards."""
-    started(root, 4, 6, 8)
-    bad = name_at(1, 8)
-    corrupt(root, bad)
-    with caplog.at_level(logging.WARNING, "ckptkit"):
-        second = started(root, keep=KeepLatest(2))
-    assert bad in caplog.text
-    assert "weights-000.safetensors" in caplog.text
-    assert [one["checkpoint"] for one in attempts(tree(root))[2]["passed_over"]] == [bad]
-    assert second.run.digest() == digest_at(6)
-    third = started(root)  # nothing was saved in between: the same again
-    assert third.run.digest() == digest_at(6)
-    assert third.saved_at(7) == name_at(3, 7)
-    fourth = Life(root)
-    assert fourth.restore().checkpoint == name_at(3, 7)
-    assert fourth.run.digest() == digest_at(7)
-    assert bad in committed(root)
-
-
-def test_corrupt_chosen_checkpoint_is_error(root):
-    running = started(root, 4, 6)
-    corrupt(root, name_at(1, 6))
-    with pytest.raises(CorruptCheckpointError, match="weights-000"):
-        Life(root).restore(name_at(1, 6))
-    assert running.saved_at(7)
-
-
-def test_commits_without_attempt_document_are_error(new_root):
-    """They never lead to a fresh start, not even beside a fresh attempt's document."""
-    for fresh_attempt in (False, True):
-        root = new_root()
-        if fresh_attempt:
-            started(root)
-        started(root, 4, 6)
-        root.remove(f"attempts/00000{1 + fresh_attempt}.json")
-        before = tree(root)
-        with pytest.raises(CorruptCheckpointError, match="attempts/"):
-            Life(root).restore()
-        assert tree(root) == before
-
-
 def test_commits_of_another_run_are_refused(root, new_root):
     started(root, 4, 6)
     other = new_root()
@@ -509,15 +375,6 @@ def test_commits_of_another_run_are_refused(root, new_root):
     root.put("attempts/000001.json", other.get("attempts/000001.json"))
     with pytest.raises(CorruptCheckpointError, match="token"):
         Life(root).restore()
-
-
-def test_damaged_attempt_document_is_skipped(root):
-    started(root, 4, 6)
-    started(root, 7)
-    root.put("attempts/000002.json", b"{}")
-    life = started(root)
-    assert life.run.digest() == digest_at(6)
-    assert "000002" in attempts(tree(root))[3]["passed_over"][0]["checkpoint"]
 
 
 def test_unparsable_commit_keeps_data_and_frozen_shards(root):

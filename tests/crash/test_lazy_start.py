@@ -3,7 +3,6 @@
 import pytest
 from support.runs.scenario import Life, attempts, check_new_start, committed, corrupt, digest_at, name_at, tree
 
-from ckptkit.errors import CorruptCheckpointError
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.faults import Fault
 
@@ -50,20 +49,6 @@ def test_vanished_candidate_is_skipped_for_next_older(root):
     assert [one["checkpoint"] for one in attempts(tree(root))[2]["passed_over"]] == [name_at(1, 8)]
 
 
-def test_vanished_last_candidate_leaves_corruption_error(root):
-    started(root, 4, 6)
-    corrupt(root, name_at(1, 6))
-    fault = Fault(
-        lambda: taken_away(root, f"checkpoints/{name_at(1, 4)}"),
-        operations={"read_into"},
-        key=f"checkpoints/{name_at(1, 6)}/*",
-    )
-    with pytest.raises(CorruptCheckpointError, match=name_at(1, 6)):
-        Life(root, faults=[fault]).restore()
-    assert fault.fired == 1
-    assert sorted(attempts(tree(root))) == [1]
-
-
 def test_commit_during_second_candidate_is_chosen(root):
     job = started(root, 4, 6, keep=KeepLatest(9))
     corrupt(root, name_at(1, 6))
@@ -72,13 +57,3 @@ def test_commit_during_second_candidate_is_chosen(root):
     assert life.restore().checkpoint == name_at(1, 8)
     assert fault.fired == 1
     assert life.run.digest() == digest_at(8)
-
-
-def test_older_candidates_are_unread_if_newest_is_sound(root):
-    started(root, 4, 6, 8, keep=KeepLatest(9))
-    started(root, 9, 10, keep=KeepLatest(9))
-    life = Life(root)
-    calls = life.calls_of(life.restore)
-    commits = {key for call in calls if call.operation == "read" for key in call.keys if key.endswith("COMMIT")}
-    assert commits == {f"checkpoints/{name_at(2, 10)}/COMMIT"}
-    assert "attempts/000001.json" not in {key for call in calls for key in call.keys}

@@ -1,13 +1,9 @@
 """What goes wrong around a run rather than in a call of its storage: a full disk, a deleted folder, a user's policy."""
 
 import pytest
-from support.runs.dict_storage import DictStorage
 from support.runs.scenario import (
     AT_6,
-    AT_8,
-    AT_10,
     Life,
-    attempts,
     check_new_start,
     committed,
     digest_at,
@@ -17,7 +13,7 @@ from support.runs.scenario import (
     tree,
 )
 
-from ckptkit.checkpoint.commit import create_once, remove_data
+from ckptkit.checkpoint.commit import remove_data
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.format.layout import CheckpointName
@@ -50,18 +46,6 @@ def test_save_recreates_run_after_deletion(life, caplog):
     again = Life(life.root)
     assert again.restore().checkpoint == name
     assert again.run.digest() == digest_at(8)
-
-
-def test_failed_save_deleted_with_run_is_forgotten(life):
-    broken = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT", times=3))
-    stuck = life.storage.inject(Fault("error", operations={"delete"}, key=f"checkpoints/{AT_8}/*", times=None))
-    life.save_at(8).exception()
-    assert life.saved_at(9)  # voids the folder and cannot empty it
-    assert (broken.fired, stuck.fired > 0) == (3, True)
-    life.storage.clear()
-    life.root.clear()
-    assert life.saved_at(10)
-    assert committed(life.root) == [AT_10]
 
 
 def test_run_deletion_during_save_prevents_commit(life):
@@ -102,17 +86,6 @@ def test_a_policy_that_raises_fails_no_save(root, caplog):
     assert "older ones could not be removed" in caplog.text
 
 
-def test_contradicting_answers_to_create_are_an_error():
-    class Contradicting(DictStorage):
-        def create(self, key, data):
-            raise FileExistsError(key)
-
-    with pytest.raises(
-        StorageError, match="attempts/1 existed when this process created it and was missing when it read it, 3"
-    ):
-        create_once(Contradicting(), "attempts/1", b"1")
-
-
 def test_data_below_a_commit_is_never_removed(root, life):
     before = tree(root)
     name = committed(root)[0]
@@ -147,29 +120,3 @@ def test_contents_that_make_no_sense_are_passed_over(root, caplog):
     point = CheckpointManager(root.storage(), keep=KeepLatest(2)).restore(run)
     assert point.checkpoint == committed(root)[-2]
     assert f"passed over {AT_6}: makes no sense" in caplog.text
-
-
-def test_start_that_passed_over_many_stays_readable(root):
-    """Its document has a largest size, whatever went wrong how often."""
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    names = [life.saved_at(batches) for batches in range(1, 27)]
-
-    class Refusing(NumpyRun):
-        left = 25
-
-        def apply(self, contents):
-            if self.left:
-                self.left -= 1
-                raise CorruptCheckpointError(f"{contents.checkpoint} is bad: " + "x" * 100_000)
-            super().apply(contents)
-
-    manager = CheckpointManager(root.storage(), keep=KeepLatest(100))
-    assert manager.restore(Refusing(accumulation_steps=4, size=5)).checkpoint == names[0]
-    document = attempts(tree(root))[2]
-    assert document["parent"] == names[0]
-    # The nearest to the one that was taken.
-    assert [one["checkpoint"] for one in document["passed_over"]] == names[1:21][::-1]
-    assert all(one["reason"].startswith(f"{one['checkpoint']} is bad") for one in document["passed_over"])
-    assert len(root.get("attempts/000002.json")) < 64 << 10
-    assert Life(root).restore().checkpoint == names[-1]

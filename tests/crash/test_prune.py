@@ -167,17 +167,6 @@ def test_corrupt_newest_does_not_count_in_retention(root):
     assert any(key.startswith("frozen/a000001") for key in tree(root))
 
 
-def test_checkpoint_removed_by_running_job_is_no_problem(root):
-    name = name_at(1, 2)
-    key = f"checkpoints/{name}/COMMIT"
-    storage = FaultyStorage(root.storage())
-    storage.inject(Fault(lambda: root.remove(key), operations={"read"}, key=key, times=1))
-    plan = plan_prune(storage, RULES, branches=True)
-    (why_not,) = [one.why for one in plan.decisions if str(one.name) == name]
-    assert why_not == "it was removed meanwhile"
-    assert plan.problems == ()
-
-
 def test_broken_middle_attempt_keeps_its_possible_parents(made):
     """Attempt 3 goes on from 2's latest; the document of 2 is damaged, leads nowhere, or is gone with all it had."""
     for fault in ("damaged", "unlikely parent", "gone"):
@@ -210,17 +199,6 @@ def test_parent_of_attempt_without_commit_stays(root):
     assert life.saved_at(8)
     assert life.saved_at(9)
     check_new_start(root, latest=name_at(3, 9))
-
-
-def test_attempt_without_files_keeps_what_it_may_need(root):
-    """Its parent lies elsewhere, so by this root alone it is no head; what else it may need stays all the same."""
-    life = Life(root)
-    life.restore(name_at(1, 7), rewind=True)
-    pruned(root, branches=False)
-    root.remove(*[key for key in tree(root) if name_at(1, 7) in key])
-    goes, stays = why(root, *RULES, branches=True)
-    assert stays[NEWEST] == "the latest"
-    assert name_at(1, 6) not in goes
 
 
 def faults_of(calls):
@@ -282,20 +260,6 @@ def test_job_saving_during_prune_continues(made):
         life = check_new_start(root, latest=name_at(3, 15))
         assert life.run.digest() == digest_at(15 + 4)
         root.clear()
-
-
-def test_prune_at_any_save_call_is_harmless(made):
-    job = started(made(), 13, keep=KeepLatest(3))
-    calls = job.calls_of(lambda: job.saved_at(14))
-    for number in places(calls):
-        job = started(made(), 13, keep=KeepLatest(3))
-        fault = job.storage.inject(Fault(lambda root=job.root: pruned(root), nth=number))
-        assert job.saved_at(14) == name_at(3, 14)
-        assert fault.fired == 1
-        assert job.saved_at(16) == name_at(3, 16)
-        assert folders(tree(job.root)).uncommitted == []
-        check_new_start(job.root, latest=name_at(3, 16))
-        job.root.clear()
 
 
 @pytest.mark.parametrize("checkpoint", [name_at(1, 4), "latest"])
@@ -389,17 +353,6 @@ def test_what_nobody_has_agreed_to_stays(root):
     assert committed(root) == [SECOND, NEWEST, name_at(3, 14), name_at(3, 16)]
 
 
-def test_remains_that_nobody_has_seen_stay(root):
-    """What was a checkpoint when the question was asked is none when it is answered."""
-    plan = planned(root, branches=False)
-    root.remove(f"checkpoints/{name_at(1, 7)}/COMMIT")
-    assert list(map(str, planned(root, branches=False).remains)) == [name_at(1, 7)]
-    before = tree(root)
-    assert pruned(root, branches=False, plan=plan).emptied == []
-    kept = {key for key in before if name_at(1, 7) in key or key.startswith("frozen/")}
-    assert kept <= tree(root).keys()
-
-
 def test_remains_stay_while_newest_attempt_is_empty(root):
     """One of them may be what it began with, on its way to this root from another."""
     root.remove(f"checkpoints/{name_at(1, 2)}/COMMIT")
@@ -411,19 +364,6 @@ def test_remains_stay_while_newest_attempt_is_empty(root):
     pruned(root)
     assert folders(tree(root)).uncommitted == before == [name_at(1, 2)]
     assert any(key.startswith("frozen/a000001") for key in tree(root))
-
-
-def test_remains_with_an_unreadable_commit_stay(root, caplog):
-    """It came after the plan, and may be a checkpoint's."""
-    key = f"checkpoints/{name_at(1, 2)}/COMMIT"
-    root.remove(key)
-    storage = FaultyStorage(root.storage(), [Fault(lambda: root.put(key, b"{"), operations={"create"}, key=key)])
-    plan = planned(root, storage=storage)
-    assert list(map(str, plan.remains)) == [name_at(1, 2)]
-    assert pruned(root, storage=storage, plan=plan).emptied == []
-    assert f"checkpoints/{name_at(1, 2)}/manifest.json" in tree(root)
-    assert f"{key} is not a valid Commit" in caplog.text
-    assert "the folder stays unchanged" in caplog.text
 
 
 def test_a_save_under_way_is_no_remains(root):

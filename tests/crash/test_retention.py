@@ -51,34 +51,6 @@ def test_retention_ignores_remembered_commit_without_marker(root):
     check_new_start(root, latest=name_at(1, 10))
 
 
-def test_retention_ignores_remembered_commit_damaged_since(root):
-    life = started(root, 2, 4, 6, keep=ALL)
-    _, keeping = retention(root, KeepLatest(2))
-    keeping.prune()
-    corrupt(root, name_at(1, 6), "COMMIT")
-    life.saved_at(8)
-    assert pruned(keeping) == []
-    assert committed(root) == [name_at(1, 4), name_at(1, 6), name_at(1, 8)]
-
-
-def test_retention_skips_voids_and_reads_them_once(root):
-    life = started(root, 2, 4, keep=ALL)
-    for batches in (5, 6):
-        life.storage.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
-        assert life.save_at(batches).exception()
-    life.saved_at(8)
-    storage, keeping = retention(root, KeepLatest(3))
-    assert pruned(keeping) == []
-    read = [call.keys[0] for call in storage.calls if call.operation == "read" and "checkpoints/" in call.keys[0]]
-    assert len(read) == len(set(read)) == 5
-    life.saved_at(9)
-    storage.calls.clear()
-    assert pruned(keeping) == [name_at(1, 2)]
-    read = {call.keys[0] for call in storage.calls if call.operation == "read"}
-    newest = {f"checkpoints/{name_at(1, batches)}/COMMIT" for batches in (8, 9)}
-    assert read == {*newest, "attempts/000001.json"}
-
-
 def torn(document: bytes) -> bytes:
     return document[:-1]
 
@@ -135,21 +107,6 @@ def test_commit_that_arrives_late_is_removed_whatever_the_policy(root, caplog):
     assert "cannot be read" not in caplog.text
 
 
-def test_a_folder_that_comes_back_is_read_again(root):
-    life = started(root, 2, 4, 6, 8, keep=ALL)
-    _, keeping = retention(root, KeepLatest(3))
-    assert pruned(keeping) == [name_at(1, 2)]  # the others were read for it
-    away = root.parent / "away"
-    folder = root / "checkpoints" / name_at(1, 4)
-    folder.rename(away)
-    assert pruned(keeping) == []
-    away.rename(folder)
-    corrupt(root, name_at(1, 4), "COMMIT")
-    life.saved_at(9)
-    assert pruned(keeping) == []
-    assert folder.exists()
-
-
 def test_void_of_earlier_attempt_releases_frozen_shards(root):
     started(root, 2, 4, keep=ALL)
     dying = started(root, 6, keep=ALL)
@@ -168,14 +125,6 @@ def test_commit_off_lineage_keeps_its_frozen_shards(root):
     life.saved_at(9)
     assert committed(root) == [name_at(1, 6), name_at(2, 8), name_at(2, 9)]
     assert frozen(root) == {"a000001", "a000002"}
-
-
-def test_nothing_is_read_where_the_policy_keeps_all(root):
-    started(root, 4, 8, 12, keep=ALL)
-    storage, keeping = retention(root, KeepEvery(optimizer_steps=1))
-    assert pruned(keeping) == []
-    # To learn the lineage.
-    assert [call.keys[0] for call in storage.calls if call.operation == "read"] == ["attempts/000001.json"]
 
 
 def test_retention_rereads_uncommitted_folder_every_time(root):
@@ -208,18 +157,6 @@ def test_best_and_unreadable_metrics_outlive_retention(tmp_path, caplog):
         assert committed(root) == [name_at(1, left) for left in (2, best, 9, 10)]
 
 
-def test_document_put_back_rejoins_its_checkpoints(root):
-    started(root, 2, 4, keep=ALL)
-    started(root, 6, 8, keep=ALL)
-    document = root / "attempts/000001.json"
-    data = document.read_bytes()
-    document.unlink()
-    _, keeping = retention(root, KeepLatest(1), number=2)
-    assert pruned(keeping) == pruned(keeping) == []
-    document.write_bytes(data)
-    assert pruned(keeping) == [name_at(1, 2), name_at(1, 4)]
-
-
 def certify(root, batches, begin):
     names = [CheckpointName.parse(name_at(1, one)) for one in (batches, begin)]
     post_certificate(LocalStorage(root), *names)
@@ -246,14 +183,3 @@ def test_nothing_goes_while_certificates_cannot_be_listed(tmp_path):
     with pytest.raises(StorageError, match="injected failure before list"):
         one.prune()
     assert len(committed(tmp_path)) == 4
-
-
-def test_storage_that_reads_nothing_is_no_unreadable_commit(root):
-    started(root, 2, 4, 6, keep=ALL)
-    storage, keeping = retention(root, KeepLatest(2))
-    unread = storage.inject(Fault("error", operations={"read"}, key="*/COMMIT", times=None))
-    unlisted = storage.inject(Fault("error", operations={"list"}, key="attempts"))
-    with pytest.raises(StorageError, match="injected failure before list"):
-        keeping.prune()
-    assert unread.fired
-    assert unlisted.fired == 1

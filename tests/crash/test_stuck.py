@@ -1,18 +1,12 @@
 """One thing that cannot be removed, as another user's file or an object under legal hold, delays nothing else."""
 
-import logging
-from pathlib import Path
-
 import pytest
 from support.room import CountedRoom, install
 from support.runs.scenario import check_new_start, committed, folders, name_at, tree
 
-from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.options import Mirror
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
-from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.prune import Rule, plan_prune, prune
 
 from .lives import started
@@ -52,18 +46,6 @@ def test_retention_goes_on_and_warns_once(tmp_path, caplog):
         check_new_start(root, latest=name_at(1, 14))
 
 
-def test_one_of_many_stuck_is_tried_at_each_save(root, caplog):
-    life = started(root, *range(2, 20, 2), keep=KeepLatest(100))
-    names = committed(root)
-    life = started(root, 20, faults=[fault := held("*/a000001-*/COMMIT")])
-    assert fault.fired == len(names) - 1
-    life.saved_at(21)
-    assert fault.fired == len(names) - 1 + 2  # the one that may go since, and one of the others
-    assert len(warnings(caplog)) == 2
-    assert f"and {len(names) - 2} more could not be removed" in warnings(caplog)[0]
-    assert committed(root) == [*names, name_at(2, 20), name_at(2, 21)]
-
-
 def test_storage_that_does_not_answer_ends_retention(root, caplog):
     """It is not asked for one checkpoint after the other, each with all its retries."""
     started(root, 2, 4, 6, 8, 10, keep=KeepLatest(100))
@@ -76,17 +58,6 @@ def test_storage_that_does_not_answer_ends_retention(root, caplog):
     assert fault.fired == 1
     assert "older ones could not be removed: injected" in caplog.text
     assert not [record for record in caplog.records if record.exc_info]
-
-
-def test_retention_leaves_what_cannot_be_read(root, caplog):
-    """A folder that this user may not enter, or a link in its place."""
-    started(root, 2, 4, 6, 8, keep=KeepLatest(100))
-    names = committed(root)
-    fault = Fault("error", operations={"read"}, key=f"*{names[1]}/COMMIT", times=None)
-    started(root, 10, 12, faults=[fault])
-    assert fault.fired == 1
-    assert committed(root) == [names[1], name_at(2, 10), name_at(2, 12)]
-    assert [f"{names[1]} is kept, because it cannot be read" in text for text in caplog.messages].count(True) == 1
 
 
 def test_sweep_goes_on(tmp_path, caplog):
@@ -130,23 +101,6 @@ def test_prune_goes_on(tmp_path, caplog):
         check_new_start(root, latest=names[-1])
 
 
-def test_retention_of_a_mirror_goes_on(tmp_path: Path, caplog):
-    mirror = FaultyStorage(LocalStorage(tmp_path / "mirror"), [fault := held(f"*{OLDEST}/COMMIT")])
-    manager = CheckpointManager(tmp_path / "run", mirror=Mirror(mirror, keep=KeepLatest(2)))
-    run = NumpyRun(accumulation_steps=4)
-    manager.restore(run)
-    for batches in (2, 4, 6, 8):
-        for _ in run.train_until(batches):
-            pass
-        manager.save(run).result()
-        manager.wait()
-    manager.close()
-    assert fault.fired == 2
-    assert committed(tmp_path / "mirror") == [OLDEST, name_at(1, 6), name_at(1, 8)]
-    assert len(warnings(caplog)) == 1
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING and record.exc_info]
-
-
 def test_room_is_made_by_others(root, monkeypatch, caplog):
     life, fault = without_room(root, monkeypatch, 2, 4, 6, 8)
     life.saved_at(10)
@@ -163,13 +117,3 @@ def without_room(root, monkeypatch, *batches):
     life = started(root, faults=[fault := held(f"*{OLDEST}/COMMIT")])
     room.total_bytes = room.used_bytes + room.needed[-1] - 4096
     return life, fault
-
-
-def test_room_is_made_once_it_can_be_removed(root, monkeypatch):
-    """A delete that failed once is tried again by the next save, also if nothing was saved in between."""
-    life, fault = without_room(root, monkeypatch, 2, 4, 6)
-    assert life.save_at(8).exception() is not None
-    assert fault.fired
-    life.storage.clear()
-    assert life.saved_at(10) == name_at(2, 10)
-    assert OLDEST not in committed(root)

@@ -1,6 +1,5 @@
 """The sweep of a start: what it learns from one walk, and what may change before it acts on it."""
 
-import logging
 import os
 
 import pytest
@@ -11,14 +10,11 @@ from support.runs.scenario import (
     check_new_start,
     check_void_before_delete,
     committed,
-    corrupt,
-    folders,
     history,
     name_at,
     tree,
 )
 
-from ckptkit.checkpoint.commit import create_once
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.documents import Void, encode
 from ckptkit.run.index import Index
@@ -59,16 +55,6 @@ def test_sweep_reads_only_void_sized_commits_with_data(root):
     again = FaultyStorage(LocalStorage(root))
     assert sweep(again, document, has_mirror=False) == []
     assert reads(again) == ["attempts/000003.json"]
-
-
-def test_incomplete_walk_keeps_listed_frozen_shards(root, monkeypatch):
-    started(root, 8)
-    storage, document = owner(root)
-    walk = storage.walk
-    monkeypatch.setattr(storage, "walk", lambda prefix: {} if prefix.startswith("checkpoints/") else walk(prefix))
-    before = tree(root)
-    assert sweep(storage, document, has_mirror=False) == []
-    assert tree(root) == before
 
 
 def test_damaged_commit_of_void_size_keeps_data(root):
@@ -150,26 +136,6 @@ UNFINISHED = {
 }
 
 
-def test_late_creator_of_run_json_survives_its_clearing(root, monkeypatch):
-    """Its temporary file went, since another start was the first; it takes that one's document."""
-    (root / "run.json").unlink()
-    storage, document = owner(root)
-    theirs = (root / "run.json").read_bytes()
-    (root / "run.json").unlink()
-    link = os.link
-
-    def late(source, target):
-        monkeypatch.setattr(os, "link", link)
-        LocalStorage(root).create("run.json", theirs)
-        sweep(storage, document, has_mirror=False)
-        assert not os.path.exists(source)
-        link(source, target)
-
-    monkeypatch.setattr(os, "link", late)
-    assert create_once(LocalStorage(root), "run.json", b"{}") == theirs
-    assert sorted(path.name for path in root.iterdir() if path.is_file()) == ["run.json"]
-
-
 def test_who_was_overtaken_clears_nothing(root):
     storage, document = owner(root)
     put(root, "attempts/000009.json")
@@ -178,23 +144,6 @@ def test_who_was_overtaken_clears_nothing(root):
     with pytest.raises(StaleAttemptError):
         sweep(storage, document, has_mirror=False)
     assert tree(root) == before
-
-
-def test_clear_failure_does_not_stop_sweep(root, caplog):
-    killed_saving(root, 8)
-    storage, document = owner(root)
-    storage.inject(Fault("error", operations={"clear_unfinished"}))
-    with caplog.at_level(logging.WARNING, "ckptkit"):
-        assert [str(name) for name in sweep(storage, document, has_mirror=False)] == [AT_8]
-    assert "could not clear unfinished writes" in caplog.text
-    assert folders(tree(root)).uncommitted == []
-
-
-def test_damaged_void_alone_in_folder_is_harmless(root):
-    put(root, f"checkpoints/{name_at(1, 9)}/COMMIT", b'{"void_by":"' + b"?" * 32 + b'"}')
-    assert [info.name for info in Life(root).manager.checkpoints()] == [name_at(1, 4), AT_6]
-    corrupt(root, AT_6)
-    assert Life(root).restore().checkpoint == name_at(1, 4)
 
 
 def owner(root):

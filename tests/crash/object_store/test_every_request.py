@@ -17,22 +17,15 @@ from support.runs.scenario import (
     AT_8,
     AT_10,
     Life,
-    attempts,
-    batches_of,
-    check_new_start,
     committed,
     digest_at,
     digest_of,
-    folders,
     history,
-    name_at,
     tree,
 )
 from support.servers.faults import RequestFault
 from support.servers.moto_server import HOST, MotoServer
 from support.servers.proxy import FaultProxy
-
-from ckptkit.errors import StorageError
 
 ACTIONS = ["503", "reset_before", "reset_mid_body", "reset_after", "truncate"]
 SIZE = 1500  # elements: each shard has 6 KB, in two parts
@@ -193,31 +186,3 @@ def test_transient_fault_at_any_request_changes_nothing(made, patient, struck, u
         assert shards(root) == contents, what
         assert root.uploads() == [], what
         assert digest_of(root, AT_10) == digest_at(10), what
-
-
-@pytest.mark.extended
-def test_unretried_failure_at_any_request_loses_nothing(made, by_way_of, struck):
-    impatient = by_way_of(timedelta(microseconds=1))
-    for _, at_fault in struck("all"):
-        root = made()
-        with at_fault:
-            life = Life(root.through(impatient))
-            ever = [name_at(1, 4), AT_6]
-            try:
-                life.restore()
-            except StorageError:
-                assert committed(root) == ever
-                assert life.restore().checkpoint == AT_6
-            own = max(attempts(tree(root)))
-            assert life.run.digest() == digest_at(6)
-            for batches in (8, 10):
-                outcome = life.save_at(batches)
-                # A save that says it failed has no commit, and one that has a commit does not say so.
-                assert (outcome.exception() is None) == (name_at(own, batches) in committed(root))
-                if outcome.exception() is None:
-                    ever.append(outcome.result())
-            assert set(ever[-2:]) <= set(committed(root)) <= set(ever)
-            assert batches_of(ever[-1]) >= 8
-            check_new_start(root, latest=ever[-1])
-            assert folders(tree(root)).uncommitted == []
-            assert root.uploads() == []

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.disk import Cut, Disk, cuts, nothing
+from support.disk import Disk, cuts
 
 from ckptkit.storage.system_calls import SYSTEM
 from ckptkit.testing.faults import Fault
@@ -80,21 +80,3 @@ def test_torn_write_may_lose_any_part(folder):
     assert left >= {b"", bytes(9), b"1" * 9}
     assert any(0 < len(one) < 9 for one in left), "its end"
     assert any(one[:1] == one[-1:] == b"1" and 0 in one for one in left), "its middle"
-
-
-def test_journal_keeps_no_name_after_a_lost_one(folder):
-    with Disk(folder) as disk:
-        for name in "abc":
-            SYSTEM.mkdir(folder / name)
-    kept = [cut for cut in cuts(disk.log, Random(0), since=3) if cut.how.startswith("a journal")]
-    assert {"".join(disk.log.after(cut)) for cut in kept} == {"", "a", "ab", "abc"}
-
-
-def test_mutant_of_a_log_loses_unsynced_data(folder):
-    with Disk(folder) as disk:
-        new_file(folder / "a", b"1234", synced=True)
-        SYSTEM.fsync_folder(folder)
-    entries = len(disk.log)
-    careless = disk.log.moved(entries - 1, entries, 1)
-    assert careless.after(Cut(entries, nothing, "")) == {"a": b"1234"}
-    assert careless.after(Cut(2, nothing, "")) == {"a": b""}

@@ -18,12 +18,10 @@ import pytest
 from support.disk import CALLS, Cut, Disk, DiskTree, cuts, lay_out, nothing, some_cuts
 from support.runs.scenario import Life, name_at
 
-from ckptkit.errors import CkptKitError, StorageError
+from ckptkit.errors import CkptKitError
 from ckptkit.format.layout import CHECKPOINTS
 from ckptkit.storage import local
-from ckptkit.storage.system_calls import SYSTEM
 from ckptkit.testing.faults import Fault, Killed
-from ckptkit.tools.interchange.atomic_file import NewFile
 from crash.lives import started
 
 from .power_mutants import HARMLESS, first_violation, mutants
@@ -229,37 +227,6 @@ def test_second_copy_changes_nothing_and_makes_documents_durable(stories, disk, 
     created = [root / "run.json", *root.rglob("attempts/*"), *root.rglob("events/*"), *root.rglob("COMMIT")]
     assert len(created) > 4
     assert {path.parent for path in created} <= synced
-
-
-def test_root_made_by_hand_becomes_durable(disk, tmp_path):
-    root = tmp_path / "disk/new/deep/run"
-    with disk:
-        for folder in (root.parent.parent, root.parent, root):
-            SYSTEM.mkdir(folder)
-        started(root, 4)
-    whole_run(lay_out(disk.after_cut(), tmp_path / "left") / "new/deep/run", 4)
-
-
-def test_new_file_never_denies_what_it_left(tmp_path):
-    for overwrite in (True, False):
-        folder = tmp_path / f"disk-{overwrite}"
-        lay_out({"weights.safetensors": b"old"} if overwrite else {}, folder)
-        path, disk = folder / "weights.safetensors", Disk(folder)
-        failing = disk.inject(Fault(no_fsync, operations={"fsync"}, key=""))
-        with disk:
-            with pytest.raises(StorageError, match="a power loss may undo"):
-                write(path, overwrite)
-            assert failing.fired == 1
-            assert path.read_bytes() == b"new"
-            assert list(path.parent.iterdir()) == [path]
-            write(path, True)
-        assert disk.after_cut() == {"weights.safetensors": b"new"}
-
-
-def write(path: Path, overwrite: bool) -> None:
-    with NewFile(path, overwrite=overwrite) as new:
-        new.put(b"new")
-        new.publish()
 
 
 def test_start_makes_durable_what_it_goes_on_from(tmp_path):

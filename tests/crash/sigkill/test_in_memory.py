@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.runs.scenario import committed, folders, tree
+from support.runs.scenario import folders, tree
 from support.small_group import small_control_group
 
 from ckptkit.manager.manager import CheckpointManager
@@ -75,17 +74,6 @@ def uninterrupted(batches: int) -> str:
     for _ in run.train_until(batches):
         pass
     return run.digest()
-
-
-@pytest.mark.extended
-def test_kernel_kills_what_writes_without_looking(in_memory: Path) -> None:
-    """The other half of the next test: so much is at stake. The earlier checkpoints restore."""
-    with small_control_group(GROUP_BYTES) as within:
-        ended = train(in_memory, "without", within)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    saved = len(ended.stdout.splitlines())
-    assert saved >= 1
-    assert restored(in_memory) == (str(committed(in_memory)[-1]), uninterrupted(saved))
 
 
 @pytest.mark.extended

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import pytest
 
 from ckptkit.tools.supervisor.processes import descendants, status
 from crash.supervised.job import TOTAL
-from crash.supervised.supervised import JOB, SHARED, Supervised, lives_of, python_path
+from crash.supervised.supervised import JOB, Supervised, lives_of, python_path
 
 SHELL = "/bin/sh"
 PYTHON = shlex.quote(sys.executable)
@@ -155,13 +154,6 @@ def test_signal_that_nobody_below_knows_ends_the_job(tmp_path: Path, number: int
     assert job.left() == []
 
 
-def test_script_in_a_file_on_stdin_is_read_again_by_each_life(tmp_path: Path) -> None:
-    planned(tmp_path, ("killed", 25))
-    with JOB.open("rb") as script:
-        assert run_with(tmp_path, [sys.executable, "-", "root", "plan.json"], stdin=script).returncode == 0
-    assert [one.last_step for one in lives_of(tmp_path / "root")] == [24, TOTAL]
-
-
 REFUSED = [
     ([sys.executable, "-", "root"], (), "can be read once only"),
     (["msrun", "--worker_num=2", "train.py"], (), "give it --join=True"),
@@ -204,25 +196,3 @@ def test_suspended_job_goes_on_where_it_stood(tmp_path: Path) -> None:
     job.process.send_signal(signal.SIGTERM)
     assert job.end() == 143, job.stderr
     assert causes(tmp_path) == ["preempted"]
-
-
-def test_folder_that_somebody_removes_is_made_again(tmp_path: Path) -> None:
-    """What a logout does to it: hangs are noticed none the less, progress counts, and the next life has a new one."""
-    (tmp_path / "endless.py").write_text(ENDLESS)
-    job = Supervised([sys.executable, "endless.py", "exit"], "--hang-after", "1s", folder=tmp_path)
-    assert job.process.stdout is not None
-    assert job.process.stdout.readline() == "trains\n"
-    descriptors, (folder,) = Path(f"/proc/{job.process.pid}/fd"), SHARED.glob(f"ckptkit-run-{job.process.pid}-*")
-    while not any(str(file.resolve()).endswith(".heartbeat") for file in descriptors.iterdir()):
-        os.sched_yield()  # it has not looked yet
-    shutil.rmtree(folder)
-    while not folder.exists():
-        os.sched_yield()
-    (below,) = descendants(job.process.pid)
-    os.kill(below, signal.SIGSTOP)
-    line_of(job, "the next life begins")
-    job.process.send_signal(signal.SIGTERM)
-    assert job.end() == 143, job.stderr
-    first = lives_of(tmp_path / "root")[0]
-    assert (first.cause, first.committed_step) == ("hang", first.last_step)
-    assert job.left() == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import signal
 import sys
@@ -12,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.small_group import small_control_group
 
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.format.documents import Commit
@@ -103,17 +101,6 @@ def test_bad_batch_stops_after_the_second_death(tmp_path: Path) -> None:
     assert "ValueError: label 11 of 10" in job.stderr
 
 
-@pytest.mark.extended
-def test_kernel_that_finds_no_memory_is_named(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps([("more-than-the-group-has", 25)]))
-    with small_control_group(512 << 20) as within:
-        job = Supervised([sys.executable, str(JOB), "root", "plan.json"], folder=tmp_path, within=within)
-        assert job.end() == 0, job.stderr
-    assert job.stdout.split()[-1] == digest_of_uninterrupted()
-    assert [one.cause for one in lives_of(tmp_path / "root")] == ["out-of-memory", "finished"]
-    assert "the kernel's OOM killer ended it before the end of micro-step 25 " in job.stderr
-
-
 def test_sigterm_is_passed_on_and_not_followed_by_a_life(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("[]")
     script = tmp_path / "endless.py"
@@ -192,45 +179,10 @@ def test_what_a_killed_training_had_not_uploaded_is_uploaded_at_the_end(tmp_path
     assert job.left() == []
 
 
-def test_sigterm_while_a_hang_is_ended_lets_no_other_life_begin(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(STUBBORN)
-    command = [sys.executable, "train.py", str(tmp_path / "far")]
-    job = Supervised(command, "--hang-after", "1s", "--grace", "2s", folder=tmp_path)
-    try:
-        assert job.process.stdout is not None
-        assert [job.process.stdout.readline() for _ in range(2)] == ["trained\n", "asked\n"]
-        job.process.send_signal(signal.SIGTERM)
-    finally:
-        assert job.end(30) == 143, job.stderr
-    assert [one.cause for one in lives_of(tmp_path / "root")] == ["hang"]
-
-
 def parsed(name: str) -> CheckpointName:
     found = CheckpointName.parse(name)
     assert found is not None
     return found
-
-
-def test_signal_breaks_off_an_upload_that_hangs(tmp_path: Path) -> None:
-    """The mirror's folder is a pipe that nobody reads, so that the upload never ends."""
-    (tmp_path / "train.py").write_text(STUBBORN)
-    job = Supervised([sys.executable, "train.py", str(tmp_path / "far")], "--grace", "1s", folder=tmp_path)
-    try:
-        assert job.process.stdout is not None
-        assert job.process.stdout.readline() == "trained\n"
-        document = tmp_path / "far" / "run.json"
-        document.unlink()
-        os.mkfifo(document)
-        job.process.send_signal(signal.SIGTERM)
-        assert job.process.stderr is not None
-        said = ""
-        while "uploading what" not in said:
-            said = job.process.stderr.readline()
-            assert said
-        job.process.send_signal(signal.SIGTERM)
-    finally:
-        assert job.end(30) == 143, job.stderr
-    assert "the upload is broken off" in job.stderr
 
 
 @pytest.mark.extended
