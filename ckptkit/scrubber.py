@@ -153,13 +153,8 @@ class _Scrubbing(logging.Filter):
 logging.getLogger("ckptkit").addFilter(_Scrubbing())
 
 
-def _begin_in_child() -> None:
-    """After a fork, replace the lock: a thread that had taken it does not exist here."""
-    global _lock  # noqa: PLW0603 - one for the process, as the module says
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)
+# A thread that had taken the lock does not exist after a fork.
+os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
 
 
 def _remember(secrets: Iterable[str]) -> None:

@@ -240,11 +240,12 @@ def decode_segment(data: bytes, key: str) -> EventSegment:
     lines = rest.split(b"\n")[:-1]
     if len(lines) != header.events:
         raise CorruptCheckpointError(f"{key} has {len(lines)} events, but its first line says {header.events}")
-    return EventSegment(header, [_decode_event(line, f"{key}, line {number}") for number, line in enumerate(lines, 2)])
-
-
-def _decode_event(line: bytes, where: str) -> Event:
-    try:
-        return _EVENT.validate_json(line)
-    except ValidationError as error:
-        raise CorruptCheckpointError(f"{where} is not a valid event: {first_problem(error)}") from error
+    events: list[Event] = []
+    for number, line in enumerate(lines, 2):
+        try:
+            events.append(_EVENT.validate_json(line))
+        except ValidationError as error:
+            raise CorruptCheckpointError(
+                f"{key}, line {number} is not a valid event: {first_problem(error)}"
+            ) from error
+    return EventSegment(header, events)

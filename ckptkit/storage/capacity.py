@@ -97,11 +97,15 @@ def in_pages(size_bytes: int) -> int:
 
 def _of_memory() -> list[Limit]:
     """Return the limits of the machine, of the control groups of this process and of those above them."""
-    limits = []  # free bytes, all bytes, name
+    limits: list[Limit] = []
+
+    def add(free_bytes: int, total_bytes: int, name: str) -> None:
+        limits.append(Limit(free_bytes - min(RESERVE_BYTES, total_bytes // 16), total_bytes, name, errno.ENOMEM))
+
     machine = _table(_PROC / "meminfo")
     if "MemAvailable:" in machine:
-        kib = machine["MemAvailable:"], machine["MemTotal:"]
-        limits.append((1024 * kib[0], 1024 * kib[1], "the memory of this machine (MemAvailable)"))
+        free_kib, total_kib = machine["MemAvailable:"], machine["MemTotal:"]
+        add(1024 * free_kib, 1024 * total_kib, "the memory of this machine (MemAvailable)")
     for line in _text(_PROC / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         version = 1 if "memory" in controllers.split(",") else 2
@@ -115,8 +119,8 @@ def _of_memory() -> list[Limit]:
             if limit.isdigit() and usage.isdigit():  # "max" is no limit; that of version 1 is too large to decide
                 stat = _table(folder / "memory.stat")
                 free_bytes = int(limit) - int(usage) + sum(stat.get(key, 0) for key in cache)
-                limits.append((free_bytes, int(limit), f"the memory limit of this container ({folder / limit_file})"))
-    return [Limit(free - min(RESERVE_BYTES, total // 16), total, name, errno.ENOMEM) for free, total, name in limits]
+                add(free_bytes, int(limit), f"the memory limit of this container ({folder / limit_file})")
+    return limits
 
 
 def _text(file: Path) -> str:

@@ -22,7 +22,6 @@ from ckptkit.storage.protocol import Storage
 
 _LOCAL = (None, "file", "local")
 _S3 = ("s3", "s3a", "obs")
-_WEB = ("http", "https")
 
 _ANSWER_WITHIN = timedelta(seconds=6)
 _CONNECT_SECONDS = 5
@@ -61,8 +60,16 @@ def _open(text: str, options: dict[str, Any]) -> Storage:
             )
         return LocalStorage(path)
     if scheme in _S3:
-        return _open_s3(str(scheme), path, options)
-    if scheme in _WEB:
+        try:
+            from ckptkit.storage.s3.storage import open_s3
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith(("botocore", "urllib3")):
+                raise
+            raise StorageError(
+                f"{scheme}://{path} needs botocore, which is not installed: pip install 'mindspore-ckptkit[s3]'"
+            ) from error
+        return open_s3(str(scheme), path, options)
+    if scheme in ("http", "https"):
         _refuse_web(text)
     from ckptkit.storage.fsspec import open_generic
 
@@ -127,18 +134,6 @@ def _split(text: str) -> tuple[str | None, str]:
 
     scheme, path = split_protocol(text)
     return scheme, path
-
-
-def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:
-    try:
-        from ckptkit.storage.s3.storage import open_s3
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith(("botocore", "urllib3")):
-            raise
-        raise StorageError(
-            f"{scheme}://{path} needs botocore, which is not installed: pip install 'mindspore-ckptkit[s3]'"
-        ) from error
-    return open_s3(scheme, path, options)
 
 
 def _refuse_one_slash(text: str) -> None:

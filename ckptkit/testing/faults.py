@@ -225,25 +225,25 @@ class FaultyStorage:
                 raise Killed(f"a dead process does not {operation} {keys}")
             self.calls.append(call)
             struck = [fault for fault in self._faults if fault.strikes(call)]
+
+        def happen(when: When) -> None:
+            for fault in struck:
+                if fault.when == when:
+                    fault.happen(call)
+
         try:
-            _happen("before", struck, call)
+            happen("before")
             try:
                 yield next((partial(fault.happen, call) for fault in struck if fault.when == "during"), None)
             except (FileNotFoundError, FileExistsError):
                 # These two are answers, and an answer can be lost, too; a failed call has no answer.
-                _happen("after", struck, call)
+                happen("after")
                 raise
-            _happen("after", struck, call)
+            happen("after")
         except Killed:
             with self._lock:
                 self._dead = True
             raise
-
-
-def _happen(when: When, struck: Iterable[Fault], call: Call) -> None:
-    for fault in struck:
-        if fault.when == when:
-            fault.happen(call)
 
 
 def _taken(stream: ByteStream, size_bytes: int) -> bytes:

@@ -1,33 +1,15 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 from support.refusals import unrefused
 
 from ckptkit.core.progress import Progress, ResumePoint
 
 GOOD = {
-    "epoch": 2,
-    "batch": 7,
-    "cycles": 9,
-    "updates": 8,
-    "micro_step": 3,
-    "accumulation_steps": 4,
-    "batches_delivered": 39,
-    "cycle_first_batch": 36,
+    **{"epoch": 2, "batch": 7, "cycles": 9, "updates": 8, "micro_step": 3, "accumulation_steps": 4},
+    **{"batches_delivered": 39, "cycle_first_batch": 36},
 }
-
-
-def test_a_counter_is_a_bounded_whole_number_and_required():
-    values = (-1, 10**15 + 1, 10**400, 1.0, True, "1", None)
-    rows = [({**GOOD, field: value}, field) for field in GOOD for value in values]
-    rows += [({key: value for key, value in GOOD.items() if key != field}, field) for field in GOOD]
-    assert (
-        unrefused(ValidationError, lambda counters: Progress(**counters), [*rows, ({**GOOD, "extra": 1}, "extra")])
-        == {}
-    )
 
 
 def test_counters_that_contradict_each_other_are_refused():
@@ -40,30 +22,18 @@ def test_counters_that_contradict_each_other_are_refused():
         ({"updates": 10}, "updates 10 exceed cycles 9"),
         ({"batch": 40}, "batch 40 exceeds batches_delivered 39"),
     ]
+    rows += [({"epoch": value}, "epoch") for value in (10**15 + 1, "1", None)]  # hostile documents have more
     assert unrefused(ValidationError, lambda change: Progress(**{**GOOD, **change}), rows) == {}
 
 
-@given(st.integers(1, 64), st.integers(0, 10**9), st.integers(0, 10**9), st.data())
-def test_consistent_counters_survive_json(k, first, cycles, data):
+def test_consistent_counters_survive_json_unchanged():
     """Updates may lag behind cycles: those with an overflow make none."""
-    micro_step = data.draw(st.integers(0, k - 1))
-    progress = Progress(
-        epoch=data.draw(st.integers(0, 1000)),
-        batch=data.draw(st.integers(0, first + micro_step)),
-        cycles=cycles,
-        updates=data.draw(st.integers(0, cycles)),
-        micro_step=micro_step,
-        accumulation_steps=k,
-        batches_delivered=first + micro_step,
-        cycle_first_batch=first,
-    )
-    assert Progress.model_validate_json(progress.model_dump_json()) == progress
-    assert progress.at_boundary is (micro_step == 0)
-
-
-def test_progress_is_frozen():
+    for micro_step in (0, 3):
+        progress = Progress(**{**GOOD, "micro_step": micro_step, "batches_delivered": 36 + micro_step})
+        assert Progress.model_validate_json(progress.model_dump_json()) == progress
+        assert progress.at_boundary is (micro_step == 0)
     with pytest.raises(ValidationError, match="frozen"):
-        Progress(**GOOD).epoch = 3
+        progress.epoch = 3
 
 
 def test_resume_point_takes_numbers_from_their_counters():

@@ -7,8 +7,6 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.refusals import unrefused
 
 from ckptkit.core.tree import decode_tree, encode_tree
@@ -17,7 +15,6 @@ from ckptkit.format.shards import plan_shards
 
 
 def through_a_document(value):
-    """Encode, write as the rank's file, read, decode."""
     leaves = []
     encoded = encode_tree(value, "user/x", leaves)
     plan_shards([leaf.spec for leaf in leaves])  # refuses names that stand twice
@@ -33,7 +30,6 @@ def bits(value: float) -> bytes:
 
 
 def assert_same(found, wanted):
-    """Equal and of the same types all the way down, floats and arrays to the bit."""
     assert type(found) is type(wanted)
     if isinstance(wanted, np.ndarray | np.generic):
         assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
@@ -42,50 +38,12 @@ def assert_same(found, wanted):
         assert bits(found) == bits(wanted)
     elif isinstance(wanted, list | tuple):
         assert len(found) == len(wanted)
-        for one, other in zip(found, wanted, strict=True):
-            assert_same(one, other)
+        for left, right in zip(found, wanted, strict=True):
+            assert_same(left, right)
     elif isinstance(wanted, dict):
         assert_same(list(found.items()), list(wanted.items()))
     else:
         assert found == wanted
-
-
-NUMPY_DTYPES = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?", "c8"]
-
-
-@st.composite
-def arrays(draw):
-    dtype = np.dtype(draw(st.sampled_from(NUMPY_DTYPES)))
-    shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
-    data = draw(st.binary(min_size=(size := math.prod(shape) * dtype.itemsize), max_size=size))
-    if dtype.kind == "b":
-        data = bytes(byte & 1 for byte in data)
-    return np.frombuffer(data, dtype).reshape(shape)
-
-
-FLOATS = st.one_of(st.floats(), st.binary(min_size=8, max_size=8).map(lambda data: struct.unpack("<d", data)[0]))
-INTEGERS = st.one_of(st.integers(), st.integers(-(2**20000), 2**20000), st.sampled_from([2**53, 2**53 - 1, -(2**53)]))
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
-SCALARS = st.one_of(st.none(), st.booleans(), INTEGERS, FLOATS, TEXTS, st.binary())
-NUMPY_SCALARS = arrays().filter(lambda array: array.size > 0).map(lambda array: array.reshape(-1)[0])
-KEYS = st.recursive(st.one_of(SCALARS, NUMPY_SCALARS), lambda keys: st.lists(keys, max_size=3).map(tuple))
-TAGS = st.sampled_from(["$int", "$float", "$tuple", "$dict", "$array", "$scalar", "$", "a/b", "a~1b", "~", "#0"])
-TREES = st.recursive(
-    st.one_of(SCALARS, arrays(), NUMPY_SCALARS),
-    lambda trees: st.one_of(
-        st.lists(trees, max_size=4),
-        st.lists(trees, max_size=4).map(tuple),
-        st.dictionaries(st.one_of(TEXTS, TAGS), trees, max_size=4),
-        st.dictionaries(KEYS, trees, max_size=4),
-        st.dictionaries(TEXTS | KEYS, trees, max_size=4).map(collections.OrderedDict),
-    ),
-    max_leaves=12,
-)
-
-
-@given(TREES)
-def test_encoded_tree_decodes_to_equal_types_and_values(value):
-    assert_same(through_a_document(value), value)
 
 
 LOST_BEFORE = [
@@ -102,6 +60,15 @@ LOST_BEFORE = [
     {np.float32(1.5): np.ones(2)},
     *(np.random.RandomState(3).get_state(), np.random.default_rng(3).bit_generator.state),
     *(np.float64(0.1), np.bool_(True), np.array(3.0), np.empty((0, 3), np.int16)),
+    *(
+        np.ones((2, 2), dtype)[:1]
+        for dtype in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?", "c8")
+    ),
+    [
+        np.float16(1),
+        {"a": collections.OrderedDict({"b": (1, [None])}), "~": 1},
+        collections.OrderedDict({2: 1, "2": 2}),
+    ],
     *(np.arange(12).reshape(3, 4)[:, ::2], np.asfortranarray(np.arange(6.0).reshape(2, 3))),
 ]
 
@@ -111,54 +78,35 @@ def test_values_with_a_history_of_getting_lost():
         assert_same(through_a_document(value), value)
 
 
-def test_decoded_array_is_a_copy():
-    tensors = {"x": np.zeros(3)}
-    decode_tree({"$array": "x"}, tensors)[:] = 1
-    assert not tensors["x"].any()
-
-
 def test_plain_values_stay_readable_and_arrays_have_the_names_of_places():
     value = {"step": 3, "name": "run", "lr": [0.1, None, True], "nested": {"a": {}}}
     assert encode_tree(value, "user", []) == value
     as_text = {"$int": hex(2**53)}  # readers in other languages round it
     assert encode_tree([2**53 - 1, 2**53], "user", []) == [2**53 - 1, as_text]
     assert encode_tree(2**53, "user", []) == as_text
+    tensors = {"x": np.zeros(3)}
+    decode_tree({"$array": "x"}, tensors)[:] = 1
+    assert not tensors["x"].any()  # it is a copy
     leaves = []
     encode_tree({"a": [np.ones(1), {"b/c": np.ones(1)}], 2: np.ones(1)}, "user/x", leaves)
     assert [leaf.name for leaf in leaves] == ["user/x/#0/0", "user/x/#0/1/b~1c", "user/x/#1"]
     assert {leaf.role for leaf in leaves} == {"state"}
 
 
-class Colour(enum.IntEnum):
-    RED = 1
-
-
-class Name(str):
-    __slots__ = ()
-
-
+Colour, Name = enum.IntEnum("Colour", ["RED"], module=__name__), type("Name", (str,), {})
 Point = collections.namedtuple("Point", "x y")
 
 
 UNRESTORABLE = [
-    ({1, 2}, "user/x: a builtins.set cannot be stored"),
-    (object(), "user/x: a builtins.object"),
-    (1j, "user/x: a builtins.complex"),
-    (bytearray(b"x"), "user/x: a builtins.bytearray"),
-    (Colour.RED, r"user/x: a test_tree\.Colour"),
-    (Name("x"), r"user/x: a test_tree\.Name"),
-    (Point(1, 2), r"user/x: a test_tree\.Point"),
+    *((value, f"user/x: a builtins.{type(value).__name__}") for value in ({1, 2}, object(), 1j, bytearray(b"x"))),
+    *((value, rf"user/x: a test_tree\.{type(value).__name__}") for value in (Colour.RED, Name("x"), Point(1, 2))),
     (collections.defaultdict(int), r"user/x: a collections\.defaultdict"),
     ({"a": [0, {"b": ({1},)}]}, "user/x/a/1/b/0: a builtins.set"),
     ({"a/b": {1}}, "user/x/a~1b: a builtins.set"),
     ({(1,): {"z": {1}}}, "user/x/#0/z: a builtins.set"),
     ({1: 1, frozenset(): 1}, r"user/x/#1\.key: a builtins.frozenset"),
-    ({"a": np.array([None])}, "user/x/a: dtype object cannot be stored"),
-    ({"a": np.str_("text")}, "user/x/a: dtype <U4 cannot be stored"),
-    ({"a": np.complex128(1)}, "user/x/a: dtype complex128 cannot be stored"),
-    ({"a": np.ones(2, ">f4")}, "user/x/a: dtype >f4 cannot be stored"),
+    *(({"a": value}, "user/x/a: dtype .* cannot be stored") for value in (np.str_("text"), np.ones(2, ">f4"))),
     ({"a": np.ma.masked_array([1.0, 2.0], [True, False])}, r"user/x/a: a numpy\.ma.*MaskedArray"),
-    ({"a": np.zeros(2, "f4,i4").view(np.recarray)}, r"user/x/a: a numpy\..*recarray"),
     ({"a": "\ud800"}, "user/x/a: the text .* not valid Unicode"),
     ({"\ud800": 1}, "user/x: the text .* not valid Unicode"),
 ]
@@ -189,9 +137,8 @@ def test_deepest_accepted_tree_decodes_again_and_deeper_is_refused():
 
 
 HOSTILE = {
-    "unknown tag '\\$pickle'": [{"$pickle": "gASV"}],
     "unknown tag": [
-        *({"$": 1}, {"$" + "x" * 10**6: 1}, {"$int": "0x1", "a": 1}, {"a": 1, "$int": "0x1"}),
+        *({"$pickle": "gASV"}, {"$": 1}, {"$" + "x" * 10**6: 1}, {"$int": "0x1", "a": 1}, {"a": 1, "$int": "0x1"}),
         [[{"a": {"$dict": [[1, {"$tuple": [{"$evil": 0}]}]]}}]],
     ],
     r"\$int": [{"$int": value} for value in ("12", 12, "0x", "0x_1", " 0x1", None, ["0x1"])],
@@ -218,27 +165,3 @@ def test_hostile_trees_are_refused():
     tensors = {"one": np.array(1), "three": np.arange(3)}
     rows = [(value, message) for message, values in HOSTILE.items() for value in values]
     assert unrefused(ValueError, lambda value: decode_tree(value, tensors), rows, most=300) == {}
-
-
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(), st.sampled_from(["t", "0x1", "00" * 8])),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(
-            st.sampled_from(
-                ["a", "$int", "$float", "$bytes", "$array", "$scalar", "$tuple", "$dict", "$ordered", "$x"]
-            ),
-            inner,
-            max_size=2,
-        ),
-        st.lists(st.lists(inner, min_size=2, max_size=2), max_size=2).map(lambda pairs: {"$dict": pairs}),
-    ),
-)
-
-
-@given(JSON)
-def test_any_json_decodes_or_is_a_value_error(value):
-    try:
-        decode_tree(value, {"t": np.arange(3)})
-    except ValueError as error:
-        assert str(error)  # noqa: PT017 - either outcome is right; any other exception fails the test

@@ -1,26 +1,110 @@
-"""A function in a thread of its own runs whole or never, wherever Ctrl-C arrives, and nobody takes it for ended."""
+"""Latches, workers and lanes: all is done or has failed, and Ctrl-C anywhere leaves nobody waiting for ever."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import gc
 import itertools
 import os
 import threading
+import weakref
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.interrupted import InterruptedCall
 
+import ckptkit
 from ckptkit.core import worker
-from ckptkit.core.worker import NoThreadError, Worker
+from ckptkit.core.worker import FEW, Lanes, Latch, NoThreadError, Worker, each_of
 from ckptkit.errors import ResumeError
 
 PLACES = (worker, threading, contextlib)
 LONG_SECONDS = 30.0
+MANY = 3 * FEW
+
+
+def interrupted_at_each_place(*, more_than, modules=PLACES):
+    """Ctrl-C at the first place of what a test does next, at the second, and so on, until there is none."""
+    for nth in itertools.count(1):
+        ctrl_c = InterruptedCall(nth, modules)
+        yield ctrl_c
+        if not ctrl_c.fired:
+            assert nth > more_than
+            return
+
+
+def ended(threads, seconds=LONG_SECONDS):
+    for thread in threads:
+        thread.join(seconds)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def started(*functions):
+    threads = [threading.Thread(target=function, daemon=True) for function in functions]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+# Latch
+
+
+@pytest.mark.parametrize(
+    "action", [lambda latch: (latch.open(), latch.open(), latch.wait(1.0)), lambda latch: latch.wait(0.001)]
+)
+def test_no_ctrl_c_keeps_others_waiting(action):
+    for ctrl_c in interrupted_at_each_place(more_than=3):
+        latch = Latch()
+        with contextlib.suppress(KeyboardInterrupt), ctrl_c:
+            action(latch)
+        was_open = latch.is_open
+        others = started(*[partial(latch.wait, LONG_SECONDS / 3)] * 2)
+        latch.open()
+        assert ended(others, LONG_SECONDS / 6 if not was_open else LONG_SECONDS)
+        assert latch.wait(0.0)
+
+
+def test_latch_that_stays_closed_waits_as_long_as_asked():
+    latch = Latch()
+    assert [latch.wait(0.001), latch.wait(0.0), latch.wait(-1.0), latch.is_open] == [False] * 4
+
+
+def test_latch_survives_two_threads_that_open_at_once():
+    """The second one releases the lock that the first, or a waiter, has just taken."""
+    latch = Latch()
+    latch._closed = SimpleNamespace(
+        acquire=lambda timeout: setattr(latch, "_is_open", True) or True, release=threading.Lock().release
+    )
+    assert latch.wait(1.0)
+    latch._is_open = False
+    latch.open()
+    assert latch.is_open
+
+
+PYTHON_LOCKS = {"Event", "Semaphore", "BoundedSemaphore", "Barrier", "Queue", "LifoQueue", "PriorityQueue", "Future"}
+
+
+def test_library_waits_for_nothing_that_ctrl_c_leaves_locked():
+    package, calls = Path(ckptkit.__file__).parent, []
+    for path in sorted(package.rglob("*.py")):
+        where = path.relative_to(package).as_posix()
+        if where.startswith("testing/"):  # the contract is for tests
+            continue
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            made_outside = name == "Thread" and where != "core/worker.py"
+            if made_outside or name in PYTHON_LOCKS or "Executor" in name or (name == "Condition" and not call.args):
+                calls.append(f"{where}:{call.lineno} {name}()")
+    assert calls == []
+
+
+# Worker
 
 
 class Work:
-    """A function that takes a moment."""
-
     def __init__(self, seconds=0.0):
         self.begun, self.ended, self._seconds = threading.Event(), threading.Event(), seconds
 
@@ -30,95 +114,62 @@ class Work:
         self.ended.set()
 
 
-def joined(one):
+def joined(worker):
     """Whether `join` returns, in another thread, so that a hang is a failure."""
-    thread = threading.Thread(target=one.join, daemon=True)
-    thread.start()
-    thread.join(LONG_SECONDS)
-    return not thread.is_alive()
+    return ended(started(worker.join))
 
 
 def test_ctrl_c_at_any_place_of_a_start_is_raised_as_itself():
-    for nth in itertools.count(1):
+    for ctrl_c in interrupted_at_each_place(more_than=10):
         work = Work()
-        one, ctrl_c = Worker(work, "test"), InterruptedCall(nth, PLACES)
-        try:
-            with ctrl_c:
-                one.start()
-        except KeyboardInterrupt:
-            assert ctrl_c.fired
-        else:
+        begun = Worker(work, "test")
+        with contextlib.suppress(KeyboardInterrupt), ctrl_c:
+            begun.start()
             assert not ctrl_c.fired, "Ctrl-C is lost"
-        one.join()  # in the thread that made it, which knows that no start is under way
-        assert work.ended.is_set() == work.begun.is_set()
-        assert work.begun.is_set() != one.take_back()
-        if not ctrl_c.fired:
-            assert nth > 10
-            return
+        begun.join()  # in the thread that made it, which knows that no start is under way
+        assert work.ended.is_set() == work.begun.is_set() != begun.take_back()
 
 
 def test_ctrl_c_at_any_place_of_a_join_leaves_a_thread_that_runs_known():
-    for nth in itertools.count(1):
+    for ctrl_c in interrupted_at_each_place(more_than=3):
         work = Work(0.05)
-        one, ctrl_c = Worker(work, "test"), InterruptedCall(nth, PLACES)
-        one.start()
+        begun = Worker(work, "test")
+        begun.start()
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
-            one.join()
-        one.join()
-        assert work.ended.is_set(), f"join returns while the function runs, after Ctrl-C at place {nth}"
-        assert one.has_ended
-        if not ctrl_c.fired:
-            assert nth > 3
-            return
-
-
-def test_function_taken_back_never_runs():
-    work = Work()
-    one = Worker(work, "test")
-    assert one.take_back()
-    assert one.is_lost
-    one.start()
-    assert joined(one)
-    assert not work.begun.is_set()
+            begun.join()
+        begun.join()
+        assert work.ended.is_set(), "join returns while the function runs"
+        assert begun.has_ended
 
 
 def test_function_that_raises_has_ended(monkeypatch):
-    said = []
-    monkeypatch.setattr(threading, "excepthook", said.append)
-    one = Worker(lambda: 1 // 0, "test", gives_way=True)
-    one.start()
-    assert joined(one)
-    assert one.has_ended
-    assert one._thread.native_id not in worker._GIVING_WAY  # another thread may get its number
-    assert said[0].exc_type is ZeroDivisionError
+    raised = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    begun = Worker(lambda: 1 // 0, "test", gives_way=True)
+    begun.start()
+    assert joined(begun)
+    assert begun.has_ended
+    assert begun._thread.native_id not in worker._GIVING_WAY  # another thread may get its number
+    assert raised[0].exc_type is ZeroDivisionError
 
 
-def starts_with(monkeypatch, error):
-    def start(thread):
-        raise error
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    return Worker(Work(), "test")
-
-
-def test_no_more_threads_is_said_and_the_function_may_be_taken_back(monkeypatch):
-    """Within a handler of Ctrl-C, it is not taken for that."""
-    one = starts_with(monkeypatch, RuntimeError("can't start new thread"))
+def test_only_a_missing_thread_is_taken_for_one(monkeypatch):
+    """Within a handler of Ctrl-C, too; and an error of a signal handler is not."""
+    begun, errors = Worker(Work(), "test"), [RuntimeError("can't start new thread")]
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(errors[-1]))
     with pytest.raises(NoThreadError, match="can't start"):
-        one.start()
-    assert one.take_back()
+        begun.start()
+    assert begun.take_back()
     try:
         raise KeyboardInterrupt
     except KeyboardInterrupt:
         with pytest.raises(NoThreadError, match="can't start"):
-            one.start()
-
-
-@pytest.mark.parametrize("error", [ResumeError("can't go on of a signal handler"), RuntimeError("of a signal handler")])
-def test_error_of_a_signal_handler_is_not_taken_for_a_missing_thread(monkeypatch, error):
-    with pytest.raises(RuntimeError, match="of a signal handler") as raised:
-        starts_with(monkeypatch, error).start()
-    assert raised.value is error
+            begun.start()
+    for error in (ResumeError("can't go on of a signal handler"), RuntimeError("of a signal handler")):
+        errors.append(error)
+        with pytest.raises(RuntimeError, match="of a signal handler") as raised:
+            begun.start()
+        assert raised.value is error
 
 
 def test_thread_of_the_process_that_forked_is_lost():
@@ -131,21 +182,22 @@ def test_thread_of_the_process_that_forked_is_lost():
     if not child:
         # One of these may get the id of the lost one.
         others = [Worker(lambda: go.wait(LONG_SECONDS), "other") for _ in range(3)]
-        for one in others:
-            one.start()
-        os._exit(0 if running.is_lost and waiting.is_lost and not any(one.is_lost for one in others) else 1)
+        for other in others:
+            other.start()
+        os._exit(0 if running.is_lost and waiting.is_lost and not any(other.is_lost for other in others) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     go.set()
     assert joined(running)
+
+
+# Priorities
 
 
 def priority(thread=0):
     return os.getpriority(os.PRIO_PROCESS, thread)
 
 
-class Told:
-    """A function that says its priority each time that it is asked to."""
-
+class Asked:
     def __init__(self, then=lambda: None):
         self.then, self.said, self.is_over = then, [], False
         self.asked, self.answered = threading.Semaphore(0), threading.Semaphore(0)
@@ -161,61 +213,41 @@ class Told:
         assert self.answered.acquire(timeout=LONG_SECONDS)
         return self.said[-1]
 
-    def end(self):
-        self.is_over = True
-        self.asked.release()
-
 
 @pytest.fixture
 def asks():
-    """Starts workers that give way, and ends them."""
     every = []
 
-    def started(work=None, **options):
-        every.append(work := work or Told())
-        one = Worker(work, "test", **{"gives_way": True, **options})
-        one.start()
+    def start(work=None, *, gives_way=True):
+        every.append(work := work or Asked())
+        Worker(work, "test", gives_way=gives_way).start()
         return work
 
-    yield started
-    for one in every:
-        one.end()
+    yield start
+    for work in every:
+        work.is_over = True
+        work.asked.release()
 
 
 def test_worker_gives_way_except_while_a_thread_waits(asks):
-    before, first = priority(), asks()
-    low = first.now()
+    """And what it starts gives way with it."""
+    before, inner = priority(), Asked()
+    outer = asks(Asked(then=lambda: asks(inner, gives_way=False)))
+    low = outer.now()
     high = before if low == 19 else low  # as the system allows
     assert low in (10, 19)
+    assert inner.now() == low
     assert asks(gives_way=False).now() == before
     with worker.awaited():
-        assert first.now() == high
+        assert inner.now() == outer.now() == high
         with worker.awaited():
             assert asks().now() == before  # it begins meanwhile
-        assert first.now() == high
-    assert first.now() == low
+        assert outer.now() == high
+    assert inner.now() == outer.now() == low
     assert priority() == before
 
 
-def test_what_a_worker_starts_gives_way_with_it(asks):
-    inner = Told()
-    outer = asks(Told(then=lambda: asks(inner, gives_way=False)))
-    low, before = outer.now(), priority()
-    assert inner.now() == low
-    with worker.awaited():
-        assert inner.now() == outer.now() == (before if low == 19 else low)
-    assert inner.now() == low
-
-
-@pytest.fixture
-def priorities(monkeypatch):
-    """Puts a function in the place of one of `os` that reads or sets priorities."""
-    yield lambda name, function: (monkeypatch.setattr(worker.os, name, function), worker._lowest.cache_clear())
-    monkeypatch.undo()
-    worker._lowest.cache_clear()
-
-
-def test_thread_that_may_not_rise_again_does_not_go_so_low(asks, priorities):
+def test_thread_that_may_not_rise_again_does_not_go_so_low(asks, monkeypatch):
     """As in a container without CAP_SYS_NICE, where what a preemption waits for would get nothing of a busy core."""
     set_priority = os.setpriority
 
@@ -224,64 +256,157 @@ def test_thread_that_may_not_rise_again_does_not_go_so_low(asks, priorities):
             raise PermissionError(13, "Permission denied")
         set_priority(which, who, value)
 
-    priorities("setpriority", refusing)
-    one, low = asks(), max(10, priority() + 1)  # one lower is where it was tried
-    assert one.now() == low
-    with worker.awaited():
-        assert one.now() == low
-        assert asks().now() == priority()  # it was never lower
-
-
-def test_threads_of_a_parent_process_are_left_alone(asks):
-    one = asks()
-    low = one.now()
-    child = os.fork()
-    if child == 0:
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.os, "setpriority", refusing)
+        worker._lowest.cache_clear()
+        first, low = asks(), max(10, priority() + 1)  # one lower is where it was tried
+        assert first.now() == low
         with worker.awaited():
-            os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert one.now() == low
+            assert first.now() == low
+            assert asks().now() == priority()  # it was never lower
+    worker._lowest.cache_clear()
 
 
-def test_thread_that_begins_to_wait_as_another_one_ends_is_served(asks, monkeypatch):
-    """The one that ends has seen that nobody else waits, and lowers the priority after the other one has raised it."""
-    one, set_priority = asks(), os.setpriority
-    low = one.now()
-    second = contextlib.ExitStack()
-
-    def late(which, who, value):
-        monkeypatch.undo()
-        second.enter_context(worker.awaited())
-        set_priority(which, who, value)
-
+def test_forked_process_has_priorities_of_its_own(asks):
+    """It leaves threads of its parent alone, and waits for none although its parent does."""
+    parent, child = asks(), Asked()
+    low = parent.now()
     with worker.awaited():
-        high = one.now()
-        monkeypatch.setattr(worker.os, "setpriority", late)
-    with second:
-        assert one.now() == high
-    assert one.now() == low
+        high, pid = parent.now(), os.fork()
+        if pid == 0:
+            with worker.awaited():
+                pass
+            Worker(child, "test", gives_way=True).start()
+            os._exit(0 if child.now() in (10, 19) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert parent.now() == high
+    assert parent.now() == low
 
 
-def test_process_that_is_forked_while_a_thread_waits_does_not_wait():
-    told = Told()
-    with worker.awaited():
-        child = os.fork()
-        if child == 0:
-            Worker(told, "test", gives_way=True).start()
-            os._exit(0 if told.now() in (10, 19) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+# Lanes
 
 
-def test_function_runs_where_priorities_cannot_be_read(priorities):
-    """A sandbox may refuse it, and then a thread that waits would fail, too."""
+def alive(name):
+    """The threads that run; Python also lists one whose start was interrupted before it ran."""
+    return [thread for thread in threading.enumerate() if thread.name == name and thread.is_alive()]
 
-    def refused(which, who):
-        raise PermissionError(1, "Operation not permitted")
 
-    priorities("getpriority", refused)
-    work = Work()
-    with worker.awaited():
-        one = Worker(work, "test", gives_way=True)
-        one.start()
-        assert joined(one)
-    assert work.ended.is_set()
+def squared(number):
+    return number * number
+
+
+@pytest.mark.parametrize("startable", [0, 1, 4])
+def test_jobs_are_done_with_too_few_threads(monkeypatch, startable):
+    """The process may have no more, or be on its way out."""
+    real, running, done = threading.Thread.start, [], []
+
+    def start(thread):
+        if len(running) == startable:
+            raise RuntimeError("can't start new thread")
+        running.append(thread)
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with Lanes(4) as lanes:
+        for number in range(20):
+            lanes.submit(partial(done.append, number))
+        lanes.finish()
+    assert sorted(done) == list(range(20))
+    assert len(running) == startable
+    assert not any(thread.is_alive() for thread in running)
+
+
+def test_after_a_failure_no_job_is_taken():
+    begun = []
+
+    def job(number):
+        begun.append(number)
+        raise ValueError(f"lost {number}")
+
+    with Lanes(1) as lanes:
+        lanes.submit(lambda: job(0))
+        assert lanes.stop.wait(60)
+        for attempt in (lambda: lanes.submit(lambda: job(1)), lanes.finish):
+            with pytest.raises(ValueError, match="lost 0"):
+                attempt()
+    assert begun == [0]
+
+
+def test_what_still_runs_learns_of_a_failure():
+    begun, stopped = threading.Event(), []
+
+    def waiting(stop):
+        begun.set()
+        stopped.append(stop.wait(60))
+
+    def fail():
+        assert begun.wait(60)
+        raise ValueError("lost")
+
+    def use(last):
+        begun.clear()
+        with Lanes(2) as lanes:
+            lanes.submit(partial(waiting, lanes.stop))
+            last(lanes)
+            lanes.finish()
+
+    for last in (lambda lanes: lanes.submit(fail), lambda lanes: fail()):
+        with pytest.raises(ValueError, match="lost"):
+            use(last)
+    assert stopped == [True, True]
+
+
+def test_results_come_in_the_order_of_the_items():
+    for count in (500, FEW, 0):
+        assert each_of(range(count), squared) == [number * number for number in range(count)]
+    assert alive("ckptkit-read") == []
+
+
+def test_first_error_is_raised_and_the_rest_is_not_called():
+    called, begun, stopped = [], threading.Event(), threading.Event()
+
+    def fails(number):
+        called.append(number)
+        if number == 0:
+            assert begun.wait(60)
+            raise ValueError("first")
+        begun.set()
+        assert stopped.wait(60)
+        if number == 1:
+            raise ValueError("later")
+
+    with pytest.raises(ValueError, match="first"):
+        each_of(range(10_000), fails, stop=stopped.set)
+    assert len(called) < 1000
+    assert alive("ckptkit-read") == []
+
+
+def test_error_keeps_nothing_until_the_collector_runs():
+    class Memory: ...
+
+    def fails(memory):
+        raise ValueError("lost")
+
+    memories = [Memory() for _ in range(MANY)]
+    kept = [weakref.ref(memory) for memory in memories]
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            each_of(memories, fails)
+        memories.clear()
+        assert not any(memory() for memory in kept)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_no_ctrl_c_leaves_a_thread(fails):
+    function = (lambda number: 1 // (number - FEW + 1)) if fails else squared
+    for ctrl_c in interrupted_at_each_place(more_than=MANY, modules=(worker, threading)):
+
+        def call(ctrl_c=ctrl_c):
+            with contextlib.suppress(KeyboardInterrupt, ZeroDivisionError), ctrl_c:
+                each_of(range(MANY), function)
+
+        assert ended(started(call)), "it never ends"
+        assert ended(alive("ckptkit-read"))

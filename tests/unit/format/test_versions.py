@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from importlib import metadata
 
 import pytest
@@ -12,54 +11,37 @@ from ckptkit.format import versions
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 
+INSTALL, UNSURE = "pip install {}==1.2.3", "may not continue with the same bits"
 
-def grown_with(root, **changed: str) -> str:
-    """The name of a checkpoint by a process that has other versions of some libraries."""
-    version = metadata.version
+
+@pytest.mark.parametrize(
+    ("library", "version", "end"),
+    [
+        *(("mindspore", "1.2.3", INSTALL), ("numpy", "1.2.3", INSTALL), ("mindspore", versions.UNKNOWN, UNSURE)),
+        ("mindspore-ckptkit", None, None),  # found by ``PYTHONPATH``; another version of it gives no warning
+    ],
+)
+def test_other_library_version_warns_with_install_command(root, caplog, library, version, end):
+    installed = metadata.version
+
+    def recorded(name):
+        if name == library and version is None:
+            raise metadata.PackageNotFoundError(name)
+        return version if name == library else installed(name)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metadata, "version", lambda name: changed.get(name) or version(name))
+        patch.setattr(metadata, "version", recorded)
         versions.versions.cache_clear()
         (name,) = grow(root, 3)
     versions.versions.cache_clear()
-    return name
-
-
-def warnings_of_start(root, caplog) -> list[str]:
+    libraries = opened(LocalStorage(root), name).manifest.libraries
+    assert libraries[library.removeprefix("mindspore-")] == version or libraries["ckptkit"] == versions.UNKNOWN
     caplog.clear()
-    run = WatchedRun()
-    CheckpointManager(root).restore(run)
+    CheckpointManager(root).restore(run := WatchedRun())
     assert len(run.applied) == 1
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-@pytest.mark.parametrize("library", ["mindspore", "numpy"])
-def test_other_library_version_warns_with_install_command(root, caplog, library):
-    name = grown_with(root, **{library: "1.2.3"})
-    (warning,) = warnings_of_start(root, caplog)
-    assert warning.startswith(f"{name} was written with {library} 1.2.3, but this is {metadata.version(library)}: ")
-    assert warning.endswith(f"pip install {library}==1.2.3")
-
-
-def test_unknown_version_warns_without_install_command(root, caplog):
-    name = grown_with(root, mindspore=versions.UNKNOWN)
-    (warning,) = warnings_of_start(root, caplog)
-    assert warning.startswith(f"{name} was written with mindspore of an unknown version, but this is ")
-    assert warning.endswith("may not continue with the same bits")
-
-
-def test_save_needs_no_installed_package(root, monkeypatch, caplog):
-    """Such as a ckptkit that is found by ``PYTHONPATH``; another version of ckptkit gives no warning."""
-    distribution = metadata.distribution
-
-    def installed(name):
-        if name == "mindspore-ckptkit":
-            raise metadata.PackageNotFoundError(name)
-        return distribution(name)
-
-    monkeypatch.setattr(metadata, "distribution", installed)
-    name = grown_with(root)
-    recorded = opened(LocalStorage(root), name).manifest.libraries
-    assert recorded["ckptkit"] == "of an unknown version"
-    assert recorded["numpy"] == metadata.version("numpy")
-    monkeypatch.undo()
-    assert warnings_of_start(root, caplog) == []
+    if version is None:
+        assert caplog.text == ""
+        return
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{name} was written with {library} {version}, but this is {installed(library)}: ")
+    assert warning.endswith(end.format(library))

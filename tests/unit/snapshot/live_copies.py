@@ -6,7 +6,7 @@ import itertools
 import threading
 
 import numpy as np
-from support.live import SMALL_BUFFER_BYTES
+from support.live import SMALL_BUFFER_BYTES, Writer, opened
 
 ONE_BUFFER = SMALL_BUFFER_BYTES
 PLENTY = 1 << 20
@@ -20,6 +20,14 @@ def go_on(live, window, *, held=()) -> None:
     live.scribble("cycle", *({"frozen"} - set(held)))
 
 
+def begun(live, area, **handling):
+    """A live state, its window, what its fence waits for, and a writer that reads a little at each wait."""
+    window, stepped = opened(live, area=area, **handling)
+    writer = Writer(window, live)
+    stepped.while_waiting = lambda: writer.read(5)
+    return live, window, stepped, writer
+
+
 def check_returned(area) -> None:
     free = area._pool._free
     assert len({id(buffer) for buffer in free}) == len(free), "a buffer is handed out twice"
@@ -27,7 +35,6 @@ def check_returned(area) -> None:
 
 
 def end_in_time(*actions) -> None:
-    """Run each in a thread of its own."""
     threads = [threading.Thread(target=action, daemon=True) for action in actions]
     for thread in threads:
         thread.start()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support.live import Live, Writer, cuts, opened
-from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_returned, end_in_time, go_on
+from support.live import Live, cuts, opened
+from unit.snapshot import live_copies
+from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_returned, go_on
 
 from ckptkit.core.worker import NoThreadError
 from ckptkit.snapshot import StagingArea, staging
@@ -28,16 +29,10 @@ def _asks_often(monkeypatch):
 
 
 def begun(area=None, *, live=None, **handling):
-    """A live state, its window, what its fence waits for, and a writer that reads a little at each wait."""
-    live = live or Live(*LEAVES)
-    window, stepped = opened(live, area=area or StagingArea(PLENTY), **handling)
-    writer = Writer(window, live)
-    stepped.while_waiting = lambda: writer.read(5)
-    return live, window, stepped, writer
+    return live_copies.begun(live or Live(*LEAVES), area or StagingArea(PLENTY), **handling)
 
 
 def copy_ahead(window, size_bytes=PLENTY) -> None:
-    """What the thread does, in this one."""
     window.ahead.lacking_bytes = size_bytes
     window.ahead.is_copying = True
     window.ahead.copy()
@@ -161,38 +156,42 @@ class Clock:
         return self.now
 
 
-def slow(area, clock) -> int:
-    """Let a window go by in which the writer reads nothing in a second; return how much buffers took."""
-    live, window, _, writer = begun(area)
-    clock.now += 1.0
+def ended(live, window, _, writer):
     go_on(live, window)
     writer.check()
     window.release()
+    return window
+
+
+def slow(area, clock) -> int:
+    """Let a window go by in which the writer reads nothing in a second; return how much buffers took."""
+    parts = begun(area)
+    clock.now += 1.0
+    ended(*parts)
     return area._pool.made_bytes
 
 
-def fast(area, clock) -> None:
-    """Let a window go by whose writer is done long before the fence."""
-    live, window, _, writer = begun(area)
-    window.ahead.copy()
+def fast(area, clock) -> int:
+    """Let a window go by whose writer is done long before the fence; return how much buffers took."""
+    parts = begun(area)
+    parts[1].ahead.copy()
     clock.now += 0.001
-    writer.read(PLENTY)
+    parts[3].read(PLENTY)
     clock.now += 10.0
-    go_on(live, window)
-    writer.check()
-    window.release()
+    ended(*parts)
+    return area._pool.made_bytes
 
 
-def lacking_next(area, **handling) -> int:
-    live, window, _, writer = begun(area, **handling)
-    go_on(live, window)
-    writer.check()
-    window.release()
-    return window.ahead.lacking_bytes
+def lacking_next(area) -> int:
+    return ended(*begun(area)).ahead.lacking_bytes
 
 
 def test_pace_of_the_windows_before_decides():
     assert lacking_next(StagingArea(PLENTY)) == 0  # the first one
+    ahead = begun()[1].ahead
+    for ahead._micro_steps, expected in [(1, CYCLE_BYTES - 80), (3, CYCLE_BYTES - 240), (1000, 0)]:
+        ahead.expect(100.0)
+        assert ahead.lacking_bytes == expected
     clock = Clock()
     area = StagingArea(PLENTY, clock)
     slow(area, clock)
@@ -201,9 +200,8 @@ def test_pace_of_the_windows_before_decides():
     for handling in ({"by_slices": True}, {"copy_all": True}):  # nothing is read in place
         assert begun(area, **handling)[1].ahead.lacking_bytes == 0
     slow(area, clock)
-    window, _ = opened(Live(*LEAVES), area=area)  # a save that fails tells nothing
+    window, _ = opened(Live(*LEAVES), area=area)  # a save that fails says nothing of the pace
     clock.now += 50.0
-    assert window.is_open
     window.release()
     assert not window.is_open
     window.close()
@@ -222,30 +220,16 @@ def test_pace_of_the_windows_before_decides():
     assert lacking_next(area) == 0
 
 
-def test_pace_of_reading_and_training_decides():
-    ahead = begun()[1].ahead
-    for micro_steps, expected in [(1, CYCLE_BYTES - 80), (3, CYCLE_BYTES - 240), (1000, 0)]:
-        ahead._micro_steps = micro_steps
-        ahead.expect(100.0)
-        assert ahead.lacking_bytes == expected
-
-
 def test_memory_of_a_slow_hour_goes_back():
     clock = Clock()
     area = StagingArea(None, clock, free_bytes=lambda: 1 << 30)
-    usual = slow(area, clock)
-    live, window, _, writer = begun(area)
-    window.ahead.copy()
-    go_on(live, window)
-    writer.check()
-    window.release()
+    usual, parts = slow(area, clock), begun(area)
+    parts[1].ahead.copy()
+    ended(*parts)
     grown = area._pool.made_bytes
     assert grown > usual
-    for _ in range(staging._WINDOWS_KEPT):
-        fast(area, clock)
-        assert area._pool.made_bytes == grown  # the next one may be slow again
-    fast(area, clock)
-    assert area._pool.made_bytes <= usual + ONE_BUFFER
+    assert {fast(area, clock) for _ in range(staging._WINDOWS_KEPT)} == {grown}  # the next one may be slow again
+    assert fast(area, clock) <= usual + ONE_BUFFER
     check_returned(area)
 
 
@@ -267,101 +251,33 @@ def test_memory_beyond_a_quarter_is_taken_where_it_is_free(given, free, ranks, m
     usual_bytes = max(area._pool.made_bytes, area._pool.limit_bytes)
     quarter_of_all = sum(spec.size_bytes for spec in Live(*LEAVES).specs) // 4
     assert given is not None or usual_bytes < 3 * ONE_BUFFER + quarter_of_all + ONE_BUFFER
-    live, window, _, writer = begun(area, ranks=ranks)
-    window.ahead.copy()
-    go_on(live, window)
-    writer.check()
-    window.release()
+    parts = begun(area, ranks=ranks)
+    parts[1].ahead.copy()
+    ended(*parts)
     more_bytes = area._pool.made_bytes - usual_bytes
     assert (more_bytes > 0) == more
     assert more_bytes <= (free or 0) // (2 * ranks)
     if free == 1 << 30 and more:  # and then no fence waits
-        live, window, stepped, writer = begun(area)
-        stepped.waits = 0
-        window.ahead.copy()
-        go_on(live, window)
-        assert stepped.waits == 0
-        writer.check()
-        window.release()
-
-
-def test_fence_that_waited_for_a_buffer_gets_it(monkeypatch):
-    """The thread may have seen no fence, and take a buffer only once the fence has waited for that one."""
-    area = StagingArea(ONE_BUFFER)
-    means = ("w.a.means", "weights", "micro", "F32", (41,))  # their buffers come back first
-    live, window, stepped, writer = begun(area, live=Live(means, *LEAVES))
-    take, taken, tries = area._pool.take, [], []
-
-    def meanwhile(**options):
-        if stepped.waits and area._pool.has_free and not tries:
-            tries.append(threading.Thread(target=lambda: taken.append(take()), daemon=True))
-            tries[0].start()
-            tries[0].join(0.2)  # in vain while the fence holds the lock
-        return take(**options)
-
-    monkeypatch.setattr(area._pool, "take", meanwhile)
-    go_on(live, window)
-    writer.check()
-    assert tries
-
-
-def test_full_buffer_of_a_save_that_ends_is_kept(monkeypatch):
-    area = StagingArea(PLENTY)
-    _, window, _, _ = begun(area)
-    copied = window.ahead._copy_some
-
-    def ends_after(extent, at_most):
-        count = copied(extent, at_most)
-        if window.ahead._filling.filled_bytes == ONE_BUFFER:
-            window.release()
-        return count
-
-    monkeypatch.setattr(window.ahead, "_copy_some", ends_after)
-    made_bytes = area._pool.made_bytes
-    copy_ahead(window)
-    assert area._pool.made_bytes > made_bytes, "the buffer is lost"
-    check_returned(area)
-
-
-def test_jobs_that_share_a_machine_leave_half_of_its_free_memory():
-    """Each would find the same memory free, and a state that all lack is more than there is."""
-    clock = Clock()
-    jobs, all_bytes = 8, 6 * CYCLE_BYTES
-    together = threading.Barrier(jobs, timeout=60)
-    areas = []
-    asked = set()
-
-    def free() -> int:
-        free_bytes = all_bytes - sum(area._pool.made_bytes for area in areas)
-        if threading.get_ident() not in asked:
-            asked.add(threading.get_ident())
-            together.wait()  # none has taken any yet
-        return free_bytes
-
-    areas += [StagingArea(None, clock, free_bytes=free) for _ in range(jobs)]
-    for area in areas:
-        slow(area, clock)
-    made_bytes = sum(area._pool.made_bytes for area in areas)
-    assert not asked, "the training thread asked, too"
-    end_in_time(*[begun(area)[1].ahead.copy for area in areas])
-    taken_bytes = sum(area._pool.made_bytes for area in areas) - made_bytes
-    assert 0 < taken_bytes <= (all_bytes - made_bytes) // 2 + 2 * jobs * ONE_BUFFER
+        parts = begun(area)
+        parts[2].waits = 0
+        parts[1].ahead.copy()
+        ended(*parts)
+        assert parts[2].waits == 0
 
 
 def test_without_memory_or_a_thread_the_fence_copies(monkeypatch):
     for what, error in [
         ("ckptkit.snapshot.buffers.Buffer", MemoryError("none")),
-        ("ckptkit.snapshot.buffers.Buffer", OSError(12, "none")),
         ("ckptkit.core.worker.Worker.start", NoThreadError("no more threads")),
     ]:
-        live, window, _, writer = begun()
+        parts = begun()
 
         def refuse(*_, error=error):
             raise error
 
-        window.ahead.lacking_bytes = PLENTY
+        ahead = parts[1].ahead
+        ahead.lacking_bytes = PLENTY
         with monkeypatch.context() as refused:
             refused.setattr(what, refuse)
-            window.ahead.start() if isinstance(error, NoThreadError) else window.ahead.copy()
-        go_on(live, window)
-        writer.check()
+            ahead.start() if isinstance(error, NoThreadError) else ahead.copy()
+        ended(*parts)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ckptkit.core.contents import Capture
 from ckptkit.core.placement import Box, first_element, is_one_run
 from ckptkit.core.save_report import SaveCost
-from ckptkit.core.tensors import DTYPES, Leaf, LeafSpec, leaf_of
+from ckptkit.core.tensors import DTYPES, Leaf, LeafSpec
 from ckptkit.format.documents import Blocks
 from ckptkit.format.shards import plan_shards
 from ckptkit.snapshot import Handling, StagingArea
@@ -34,12 +34,8 @@ def leaf(name, shape, dtype="F32", lifetime="cycle", placement="replicated"):
     return Leaf(spec, bits.view(DTYPES[dtype]).reshape(shape))
 
 
-def share_of(leaves, rank, ranks):
-    return taken(leaves, partition([item.spec for item in leaves], rank, ranks))
-
-
 def shares_of(leaves, ranks):
-    return [share_of(leaves, rank, ranks) for rank in range(ranks)]
+    return [taken(leaves, partition([item.spec for item in leaves], rank, ranks)) for rank in range(ranks)]
 
 
 def whole_of(pieces):
@@ -71,32 +67,15 @@ def test_all_ranks_together_hold_every_byte_once(specification, ranks):
         assert all(len([piece for piece in share if piece.name == item.name]) <= 1 for share in shares)
 
 
-def transformer(layers, width, vocabulary):
-    yield "embedding", (vocabulary, width)
-    for layer in range(layers):
-        for name in "qkvo":
-            yield f"{layer}.{name}", (width, width)
-            yield f"{layer}.{name}.bias", (width,)
-        yield f"{layer}.up", (4 * width, width)
-        yield f"{layer}.down", (width, 4 * width)
-        yield f"{layer}.norm", (width,)
-    yield "step", ()
-
-
-MODELS = {
-    "transformer": list(transformer(12, 512, 32_000)),
-    "deep-and-narrow": list(transformer(48, 64, 5000)),
-    "one-huge-embedding": [("embedding", (500_000, 64)), ("head", (64, 2))],
-    "one-row": [("w", (1, 3_000_001))],
-    "one-vector": [("w", (1_000_003,)), ("b", (1,))],
-    "bottles": [("conv", (1, 1, 64, 3, 3)), ("dense", (1, 4000, 160))],
-}
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_shares_are_even(model):
-    shapes = [(f"{kind}.{name}", shape) for kind in ("w", "m1", "m2") for name, shape in MODELS[model]]
-    specs = [LeafSpec(name, "weights", "cycle", "F32", shape, "replicated") for name, shape in shapes]
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(32_000, 512), *[shape for _ in range(12) for shape in ((512, 512), (512,), (2048, 512), (512, 2048))], ()],
+        *([(500_000, 64), (64, 2)], [(1, 3_000_001)], [(1, 1, 64, 3, 3), (1, 4000, 160)]),
+    ],
+)
+def test_shares_are_even(shapes):
+    specs = [LeafSpec(f"t{n}", "weights", "cycle", "F32", shape, "replicated") for n, shape in enumerate(shapes * 3)]
     # No memory is needed to share out: a source that is asked would raise.
     leaves = [Leaf(spec, lambda: pytest.fail("asked")) for spec in specs]
     total = sum(spec.size_bytes for spec in specs)
@@ -115,34 +94,22 @@ def test_frozen_leaves_are_shared_out_by_themselves():
 
 def test_box_is_stored_by_first_replica_and_per_rank_leaf_by_all():
     boxes = [Box((4,), (0,)), Box((4,), (2,)), Box((4,), (0,), 1), Box((4,), (2,), 1)]
-    shares = [share_of([leaf("z", (2,), placement=box)], rank, 4) for rank, box in enumerate(boxes)]
+    shares = [shares_of([leaf("z", (2,), placement=box)], 4)[rank] for rank, box in enumerate(boxes)]
     assert [len(share) for share in shares] == [1, 1, 0, 0]
     assert shares[1][0].spec.placement == boxes[1]
     leaves = [leaf("acc", (30,), placement="per_rank"), leaf("w", (30,))]
     assert all(share[0] is leaves[0] for share in shares_of(leaves, 3))
 
 
-def test_pieces_are_views():
+def test_pieces_are_views_and_a_source_is_called_only_by_the_reader():
     leaves = [leaf("a", (100, 3)), leaf("b", (50,))]
-    (piece,) = share_of(leaves, 1, 4)
+    (piece,) = shares_of(leaves, 4)[1]
     assert piece.spec.part == Box((100, 3), (29, 0))
     assert np.shares_memory(piece.array, leaves[0].array)
-    assert not callable(piece.source)
-
-
-def test_source_is_called_only_by_the_reader():
     asked = []
-    array = np.arange(40, dtype=np.float32).reshape(10, 4)
-
-    def source():
-        asked.append(1)
-        return array.copy()
-
-    whole = Leaf(leaf_of("a", array, role="weights", lifetime="cycle", placement="replicated").spec, source)
-    (piece,) = share_of([whole], 1, 2)
-    assert callable(piece.source)
+    (piece,) = shares_of([Leaf(leaves[0].spec, lambda: asked.append(1) or leaves[0].array)], 2)[1]
     assert asked == []
-    assert (piece.array == array[5:]).all()
+    assert (piece.array == leaves[0].array[50:]).all()
     assert asked == [1]
 
 
@@ -150,6 +117,7 @@ def test_source_is_called_only_by_the_reader():
 def test_every_share_makes_files_of_one_placement_each(specification, ranks):
     leaves = [leaf(f"t{n}", *item) for n, item in enumerate(specification)]
     leaves += [leaf("own", (5,), placement="per_rank"), leaf("box", (2,), placement=Box((9,), (7,)))]
+    assert b"__metadata__" not in plan_shards([leaves[-1].spec])[0].header
     for rank, share in enumerate(shares_of(leaves, ranks)):
         shards = plan_shards([piece.spec for piece in share], 100, rank=rank, ranks=ranks)
         for shard in shards:
@@ -157,28 +125,12 @@ def test_every_share_makes_files_of_one_placement_each(specification, ranks):
             entry = shard.entry(f"x/{shard.role}", "0" * 32, blocks)
             assert shard.has_blocks == (shard.placement == "sharded")
             assert {item.placement for item in entry.tensors} == {shard.placement}
-        assert b'"__metadata__":{"rank":"%d/%d"}' % (rank, ranks) in shards[0].header
+        assert (
+            b'"__metadata__":{"rank":"%d/%d"}' % (rank, ranks) in shards[0].header
+        )  # frozen files of equal bits differ
         table = [item for shard in shards for item in shard.table]
         assert [item.part is not None for item in table if item.name == "own"] == [False]
         assert [item.part.offsets for item in table if item.name == "box"] == [[7]]
-
-
-def test_equal_bits_of_two_ranks_make_different_files():
-    """Frozen files are named by their digest, and each rank takes its own for its own; a single one names none."""
-    specs = [leaf("a", (3,), lifetime="frozen", placement="per_rank").spec]
-    headers = {plan_shards(specs, rank=rank, ranks=2)[0].header for rank in range(2)}
-    assert len(headers) == 2
-    (shard,) = plan_shards(specs)
-    assert b"__metadata__" not in shard.header
-
-
-def read_all(window):
-    built = []
-    for number, shard in enumerate(window.shards):
-        data = bytearray(shard.size_bytes)
-        assert window.open_shard(number).readinto(memoryview(data)) == len(data)
-        built.append((shard, bytes(data)))
-    return built
 
 
 @pytest.mark.parametrize(("lifetime", "ranks"), [("micro", 2), ("cycle", 5), ("frozen", 2), ("cycle", 1)])
@@ -191,7 +143,9 @@ def test_a_rank_stages_its_share(ranks, lifetime):
         area = StagingArea()
         for _ in range(2):  # the second with the plan of the first
             window = area.open(capture, SaveCost(), Handling(rank=rank, ranks=ranks))
-            files = read_all(window)
+            files = [(shard, bytearray(shard.size_bytes)) for shard in window.shards]
+            for number, (_, data) in enumerate(files):
+                assert window.open_shard(number).readinto(memoryview(data)) == len(data)
             window.release()
         for shard, data in files:
             for spec, offset in shard.offsets_bytes():

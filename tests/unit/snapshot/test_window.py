@@ -1,22 +1,35 @@
-"""Whatever the writer has read when training goes on, the bytes that it gets are those of the capture."""
+"""Whatever the writer has read when training goes on, the bytes that it gets are those of the capture.
+
+What a save copies at once is copied by several threads where it is much, and never twice in memory.
+"""
 
 from __future__ import annotations
 
 import threading
+import weakref
+from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.live import SMALL_BUFFER_BYTES, Live, Writer, cuts, opened
-from unit.snapshot.live_copies import LONG_SECONDS, ONE_BUFFER, PLENTY, at_each_copy, check_returned, end_in_time, go_on
+from support.live import Live, Writer, cuts, opened
+from unit.snapshot.live_copies import (
+    LONG_SECONDS,
+    ONE_BUFFER,
+    PLENTY,
+    at_each_copy,
+    begun,
+    check_returned,
+    end_in_time,
+    go_on,
+)
 
+from ckptkit.core.contents import Capture
 from ckptkit.core.save_report import SaveCost
-from ckptkit.core.tensors import DTYPES, Lifetime, Role
+from ckptkit.core.tensors import Leaf, LeafSpec, Lifetime, Role
 from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.errors import StorageError
 from ckptkit.snapshot import Handling, StagingArea
+from ckptkit.snapshot import staging as module
 
 Described = tuple[str, Role, Lifetime, str, tuple[int, ...]]
 
@@ -40,12 +53,6 @@ FROZEN: list[Described] = [
     ("f.small", "weights", "frozen", "I16", (3,)),
 ]
 EVERYTHING = [*CYCLE, *MICRO, *FROZEN]
-EVERY_DTYPE: list[Described] = [
-    (f"{lifetime}.{dtype}.{size}", "weights", lifetime, dtype, shape)
-    for dtype in DTYPES
-    for lifetime in ("cycle", "micro")
-    for size, shape in (("none", (0,)), ("scalar", ()), ("odd", (3,)), ("large", (5, 7)))
-]
 LARGE: list[Described] = [(f"w.{n}", "weights", "cycle", "F32", (100 + n,)) for n in range(40)]
 TWELVE: list[Described] = [("w", "weights", "cycle", "F32", (12 * ONE_BUFFER // 4,))]
 FROZEN_NAMES = frozenset(name for name, *_ in FROZEN)
@@ -65,14 +72,16 @@ def all_cuts(leaves, most=100, **handling) -> list[int]:
 PLACES = {  # leaves, how many places, the memory, and how the leaves are treated
     "one buffer": (EVERYTHING, 200, ONE_BUFFER, {}),
     "three buffers": (EVERYTHING, 100, 3 * ONE_BUFFER, {}),
-    "dtypes": (EVERY_DTYPE, 40, PLENTY, {}),
     "slices": (EVERYTHING, 60, PLENTY, {"by_slices": True}),
-    "slices of dtypes": (EVERY_DTYPE, 20, PLENTY, {"by_slices": True}),
     "slices of copies": (EVERYTHING, 60, PLENTY, {}),  # as on an accelerator, where looking copies
     "settled": (EVERYTHING, 30, PLENTY, {"settled": FROZEN_NAMES}),
     "settled slices": (EVERYTHING, 30, PLENTY, {"settled": FROZEN_NAMES, "by_slices": True}),
     "settled, all copied": (EVERYTHING, 10, PLENTY, {"settled": FROZEN_NAMES, "copy_all": True}),
     "demoted": (EVERYTHING, 30, PLENTY, {"settled": FROZEN_NAMES, "demoted": frozenset({"f.large"})}),
+    "demoted slices": (
+        *(EVERYTHING, 30, PLENTY),
+        {"settled": FROZEN_NAMES, "demoted": frozenset({"f.large"}), "by_slices": True},
+    ),
 }
 
 
@@ -94,7 +103,7 @@ def test_a_fence_at_any_place_tears_nothing(kind):
             live.scribble("micro")
             window.advance(left)
             read((1, 100, 10**6)[number % 3])
-        if kind == "demoted":
+        if "demoted" in handling:
             bits = live.memory["f.large"].view(np.uint8)
             bits ^= np.uint8(0x55)
         go_on(live, window, held=held)
@@ -110,36 +119,6 @@ def test_a_fence_at_any_place_tears_nothing(kind):
     assert (stepped.waits > 0) == (buffer_bytes != PLENTY)
 
 
-def test_writer_asks_for_no_copy_itself():
-    """Where looking at memory copies it, only the training thread may look, whatever never changes."""
-    for settled in (FROZEN_NAMES, frozenset()):
-        live = Live(*CYCLE, *FROZEN, copying=True)
-        window, _ = opened(live, buffer_bytes=PLENTY, settled=settled)
-        asked = live.copies_asked
-        writer = Writer(window, live, settled=bool(settled))
-        writer.read_what_is_there()
-        assert live.copies_asked == asked
-        window.close()
-        writer.check()
-        window.release()
-
-
-@pytest.mark.parametrize("by_slices", [False, True])
-def test_demoted_leaf_is_copied_like_changing_ones(by_slices):
-    demoted = frozenset({"f.large"})
-    for cut in all_cuts(EVERYTHING, 30):
-        live = Live(*EVERYTHING)
-        handling = {"settled": FROZEN_NAMES, "demoted": demoted, "by_slices": by_slices}
-        window, _ = opened(live, buffer_bytes=PLENTY, **handling)
-        writer = Writer(window, live)
-        writer.read_what_is_there(cut) if by_slices else writer.read(cut)
-        bits = live.memory["f.large"].view(np.uint8)
-        bits ^= np.uint8(0x55)
-        go_on(live, window, held=["frozen"])
-        writer.check()
-        window.release()
-
-
 def test_demoted_leaf_leaves_the_frozen_shard():
     live, area = Live(*EVERYTHING), StagingArea(PLENTY)
     for demoted in ([], ["f.large"], []):
@@ -149,26 +128,21 @@ def test_demoted_leaf_leaves_the_frozen_shard():
         assert frozen == FROZEN_NAMES - set(demoted)
 
 
-# In the middle of a copy
-
-
 @pytest.mark.parametrize("where", ["halfway", "after"])
 def test_fence_during_writer_copy_discards_it(monkeypatch, where):
-    thrown_away = []
+    discarded = []
 
     def run(copies):
-        live = Live(*EVERYTHING)
-        window, _ = opened(live, buffer_bytes=PLENTY)
-        writer = Writer(window, live)
+        live, window, _, writer = begun(Live(*EVERYTHING), StagingArea(PLENTY))
         copies.act = lambda: go_on(live, window)
         while not writer.done and not copies.acted:
             writer.read(17 if where == "halfway" else 64)
-        thrown_away.append(window.cost.fenced_bytes > 0)
+        discarded.append(window.cost.fenced_bytes > 0)
         writer.check()
         window.release()
 
     at_each_copy(monkeypatch, where, run, more_than=10)
-    assert sum(thrown_away) > 5
+    assert sum(discarded) > 5
 
 
 @pytest.mark.parametrize(
@@ -180,11 +154,8 @@ def test_fence_during_writer_copy_discards_it(monkeypatch, where):
 )
 def test_writer_during_fence_copy_gets_bytes_once(monkeypatch, where, first, meanwhile, buffer_bytes):
     def run(copies):
-        live = Live(*EVERYTHING)
-        window, stepped = opened(live, buffer_bytes=buffer_bytes)
-        writer = Writer(window, live)
+        live, window, _, writer = begun(Live(*EVERYTHING), StagingArea(buffer_bytes))
         writer.read(first)
-        stepped.while_waiting = lambda: writer.read(5)
         copies.act, copies.counts = lambda: writer.read(meanwhile), lambda: not writer.reading
         go_on(live, window)
         writer.check()
@@ -226,36 +197,19 @@ def test_slices_are_even_whoever_asks_for_them():
 def test_fence_waits_for_the_slice_of_another_thread(monkeypatch):
     """One thread copies at a time, and the update comes after both."""
     window, _ = opened(Live(*TWELVE), buffer_bytes=PLENTY, by_slices=True)
-    copy, inside, go, copying, most = window._copy_some, threading.Event(), threading.Event(), [], []
-
-    def slow(*arguments, **options):
-        copying.append(threading.current_thread())
-        most.append(len({*copying}))
-        inside.set()
-        go.wait(LONG_SECONDS)
-        try:
-            return copy(*arguments, **options)
-        finally:
-            copying.remove(threading.current_thread())
-
+    copy, inside, go = window._copy_some, threading.Event(), threading.Event()
+    slow = lambda *arguments: inside.set() or (go.wait(LONG_SECONDS) and copy(*arguments))  # noqa: E731
     monkeypatch.setattr(window, "_copy_some", slow)
-    helper = threading.Thread(target=window.advance, args=(1,), daemon=True)
-    helper.start()
+    threads = [threading.Thread(target=act, daemon=True) for act in (partial(window.advance, 1), window.close)]
+    threads[0].start()
     assert inside.wait(LONG_SECONDS)
-    fence = threading.Thread(target=window.close, daemon=True)
-    fence.start()
-    fence.join(0.05)
-    assert fence.is_alive(), "the fence is over beside a copy"
+    threads[1].start()
+    threads[1].join(0.05)
+    assert threads[1].is_alive(), "the fence is over beside a copy"
     go.set()
-    for thread in (helper, fence):
-        thread.join(LONG_SECONDS)
-        assert not thread.is_alive()
-    assert max(most) == 1
+    end_in_time(*[thread.join for thread in threads])
     assert not window.is_open
     window.release()
-
-
-# A writer that is slow, or that ends, or a training thread
 
 
 STILL = [(70.0, True), (70.0, False)]
@@ -273,9 +227,9 @@ STILL = [(70.0, True), (70.0, False)]
 )
 def test_fence_gives_up_only_a_silent_network(is_remote, waits, given_up, caplog):
     """Each wait of the fence takes so many seconds, and the writer then reads something, or not."""
-    live, now, left = Live(*CYCLE), [0.0], iter(waits)
-    window, stepped = opened(live, area=StagingArea(ONE_BUFFER, lambda: now[0], is_remote=is_remote))
-    writer = Writer(window, live)
+    now, left = [0.0], iter(waits)
+    area = StagingArea(ONE_BUFFER, lambda: now[0], is_remote=is_remote)
+    live, window, stepped, writer = begun(Live(*CYCLE), area)
 
     def wait():
         seconds, reads = next(left, (0.0, True))
@@ -294,17 +248,12 @@ def test_fence_gives_up_only_a_silent_network(is_remote, waits, given_up, caplog
     window.release()
 
 
-# Memory
-
-
 @pytest.mark.parametrize("by_slices", [False, True])
 def test_memory_does_not_grow_over_many_saves(by_slices):
     area = StagingArea(4 * ONE_BUFFER)
     made = []
     for nth in range(60):
-        live = Live(*EVERYTHING)
-        window, stepped = opened(live, area=area, by_slices=by_slices)
-        writer = Writer(window, live)
+        live, window, stepped, writer = begun(Live(*EVERYTHING), area, by_slices=by_slices)
         step = writer.read_what_is_there if by_slices else writer.read
         step(nth * 21)
         stepped.while_waiting = lambda step=step, window=window: step(11) or window.release()
@@ -327,10 +276,8 @@ def test_memory_does_not_grow_over_many_saves(by_slices):
     ids=["remote", "told", "quarter", "mid-cycle"],
 )
 def test_buffers_decide_whether_a_fence_waits(leaves, buffer_bytes, is_remote, waits):
-    live, area = Live(*leaves), StagingArea(buffer_bytes, is_remote=is_remote)
-    window, stepped = opened(live, area=area)
-    writer = Writer(window, live)
-    stepped.while_waiting = lambda: writer.read(5)
+    area = StagingArea(buffer_bytes, is_remote=is_remote)
+    live, window, stepped, writer = begun(Live(*leaves), area)
     go_on(live, window)  # nothing was read yet
     assert (stepped.waits > 0, window.cost.fence_wait_seconds > 0) == (waits, waits)
     writer.check()
@@ -339,40 +286,101 @@ def test_buffers_decide_whether_a_fence_waits(leaves, buffer_bytes, is_remote, w
         assert size_bytes / 4 - ONE_BUFFER < area._pool.made_bytes <= size_bytes / 4
 
 
-def prepare(area, handling, *, few_bytes, monkeypatch) -> int:
-    monkeypatch.setattr("ckptkit.snapshot.staging._FEW_BYTES", few_bytes)
-    area.prepare(Live(*EVERYTHING).capture().leaves, handling)
-    for thread in threading.enumerate():
-        if thread.name == "ckptkit-memory":
-            thread.join()
-    return area._pool.made_bytes
+@pytest.mark.parametrize("why", ["", "little", "ended", "no thread"])
+def test_memory_is_made_before_the_first_save_or_left_to_it(monkeypatch, why):
+    def start(worker, real=Worker.start):
+        if why == "no thread":
+            raise NoThreadError("can't start new thread")
+        real(worker)
+        worker.join()
 
-
-def test_memory_that_is_made_before_is_all_that_a_save_fills(monkeypatch):
-    for handling in (Handling(), Handling(copy_all=True)):
-        area, cost = StagingArea(PLENTY), SaveCost()
-        made = prepare(area, handling, few_bytes=1, monkeypatch=monkeypatch)
-        window = area.open(Live(*EVERYTHING).capture(), cost, handling)
-        assert 0 < cost.copied_bytes <= made < cost.copied_bytes + ONE_BUFFER
-        assert area._pool.made_bytes <= made + 2 * ONE_BUFFER  # for the gaps between dtypes
-        window.release()
-
-
-@pytest.mark.parametrize("why", ["little", "ended", "no thread"])
-def test_memory_may_be_left_to_the_first_save(monkeypatch, why):
-    def refuse(worker):
-        raise NoThreadError("can't start new thread")
-
-    area = StagingArea(PLENTY)
+    area, cost = StagingArea(PLENTY), SaveCost()
+    monkeypatch.setattr("ckptkit.snapshot.staging._FEW_BYTES", 32 << 20 if why == "little" else 1)
+    monkeypatch.setattr(Worker, "start", start)
     if why == "ended":
         area.end_preparing()
-    if why == "no thread":
-        monkeypatch.setattr(Worker, "start", refuse)
-    few_bytes = 32 << 20 if why == "little" else 1
-    assert prepare(area, Handling(copy_all=True), few_bytes=few_bytes, monkeypatch=monkeypatch) == 0
+    area.prepare(Live(*EVERYTHING).capture().leaves, Handling(copy_all=True))
+    made_bytes = area._pool.made_bytes
+    area.open(Live(*EVERYTHING).capture(), cost, Handling(copy_all=True)).release()
+    assert bool(why) or cost.copied_bytes <= made_bytes < cost.copied_bytes + ONE_BUFFER
+    assert not why or made_bytes == 0
 
 
-# Real threads, and anything in any order
+class Copying:
+    def __init__(self, act) -> None:
+        self.frombuffer, self.uint8, self.act = np.frombuffer, np.uint8, act
+
+    def copyto(self, into, source) -> None:
+        self.act()
+        np.copyto(into, source)
+
+    def concatenate(self, arrays, **options) -> None:
+        self.act()
+        np.concatenate(arrays, **options)
+
+
+THREADS = 3
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_large_copy_is_made_in_several_threads(monkeypatch, many):
+    monkeypatch.setattr("os.cpu_count", lambda: THREADS)
+    monkeypatch.setattr(module, "_LANES_FROM_BYTES", 100 if many else 1 << 20)
+    together, seen = threading.Barrier(THREADS, timeout=60), set()
+
+    def meet() -> None:
+        if threading.get_ident() not in seen:
+            seen.add(threading.get_ident())
+            if many:
+                together.wait()  # breaks unless all of them copy
+
+    monkeypatch.setattr(module, "np", Copying(meet))
+    live, window, _, writer = begun(Live(*MICRO), StagingArea(PLENTY), copy_all=True)
+    live.scribble("micro")
+    writer.check()
+    window.release()
+    assert len(seen) == (THREADS if many else 1)
+    assert window.cost.copied_bytes == sum(spec.size_bytes for spec in live.specs)
+
+
+def test_copy_that_fails_in_a_thread_ends_the_save(monkeypatch):
+    monkeypatch.setattr(module, "_LANES_FROM_BYTES", 0)
+
+    def fail() -> None:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(module, "np", Copying(fail))
+    area = StagingArea(1 << 20)
+    with pytest.raises(MemoryError, match="no memory"):
+        area.open(Live(*MICRO).capture(), SaveCost(), Handling(copy_all=True))
+    monkeypatch.undo()
+    begun(Live(*MICRO), area, copy_all=True)[3].check()
+
+
+def test_copies_that_looking_makes_are_in_memory_one_at_a_time(monkeypatch):
+    """On an accelerator, all of them would be a second state on the host."""
+    alive: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    most = []
+
+    class Copied(np.ndarray):
+        pass
+
+    def source(size: int):
+        copy = np.full(size, size, np.uint8).view(Copied)
+        alive[size] = copy
+        most.append(len(alive))
+        return copy
+
+    sizes = [200, 210, 220, 230]
+    leaves = [Leaf(LeafSpec(f"w.{size}", "weights", "cycle", "U8", (size,)), partial(source, size)) for size in sizes]
+    capture = Live(*MICRO).capture()
+    window = StagingArea(1 << 20).open(
+        Capture(capture.progress, tuple(leaves), {}), SaveCost(), Handling(copy_all=True)
+    )
+    assert len(most) == len(sizes)
+    assert max(most) <= 2  # the one before, until the next one takes its name
+    assert len(alive) == 0
+    window.release()
 
 
 @pytest.mark.parametrize(
@@ -402,87 +410,3 @@ def test_fence_and_writer_never_deadlock(buffer_bytes, steps, handling):
     window.release()
     frozen_bytes = bytes_in(live, "frozen") if handling else 0
     assert area._pool.made_bytes <= copied_bytes + max(buffer_bytes, ONE_BUFFER) + frozen_bytes + ONE_BUFFER
-
-
-class Windows(RuleBasedStateMachine):
-    """One manager's windows, one after the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._patch = pytest.MonkeyPatch()
-        for module in ("buffers", "staging", "window"):
-            self._patch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
-        self.writer = None
-
-    def teardown(self) -> None:
-        self._patch.undo()
-
-    @initialize(buffer_bytes=st.sampled_from([1, 2 * ONE_BUFFER, PLENTY]))
-    def manager(self, buffer_bytes) -> None:
-        self.area = StagingArea(buffer_bytes)
-        self.settled = frozenset()
-
-    @precondition(lambda self: self.writer is None)
-    @rule(by_slices=st.booleans(), copy_all=st.booleans(), leaves=st.sets(st.sampled_from(EVERYTHING), min_size=1))
-    def save(self, by_slices, copy_all, leaves) -> None:
-        self.live = Live(*sorted(leaves))
-        names = frozenset(name for name, _, lifetime, *_ in leaves if lifetime == "frozen")
-        held = bool(names) and names == self.settled
-        self.settled = names
-        self.window, self.stepped = opened(
-            self.live, area=self.area, by_slices=by_slices, copy_all=copy_all, settled=names if held else frozenset()
-        )
-        self.writer = Writer(self.window, self.live, settled=held)
-        self.held = ["frozen"] if held else []
-        self.stepped.while_waiting = self._while_waiting
-
-    def _while_waiting(self) -> None:
-        # A fence that waits in vain for a writer that waits for slices is a test of real threads.
-        if not self._read(9):
-            self.window.release()
-            self.writer = None
-
-    def _read(self, count) -> int:
-        return self.writer.read_what_is_there(count) if self.window.by_slices else self.writer.read(count)
-
-    @precondition(lambda self: self.writer is not None)
-    @rule(count=st.integers(1, 300))
-    def read(self, count) -> None:
-        self._read(count)
-
-    @precondition(lambda self: self.writer is not None)
-    @rule(left=st.integers(0, 4))
-    def micro_step(self, left) -> None:
-        self.live.scribble("micro")
-        self.window.advance(left)
-
-    @precondition(lambda self: self.writer is not None)
-    @rule()
-    def update(self) -> None:
-        go_on(self.live, self.window, held=self.held)
-
-    @precondition(lambda self: self.writer is not None)
-    @rule(whole=st.booleans())
-    def end(self, whole) -> None:
-        if whole:
-            if self.window.by_slices:
-                self.window.close()
-            if self.writer is None:
-                return
-            self.writer.check()
-        self.window.release()
-        self.writer = None
-
-    @invariant()
-    def what_was_read_is_what_was_captured(self) -> None:
-        for found, expected in zip(self.writer.found, self.writer.expected, strict=True) if self.writer else ():
-            assert expected.startswith(bytes(found))
-
-    @invariant()
-    def no_buffer_is_lost(self) -> None:
-        if self.writer is None and hasattr(self, "area"):
-            check_returned(self.area)
-
-
-TestWindows = Windows.TestCase
-TestWindows.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
+from functools import partial
 
 import pytest
 from support.interrupted import InterruptedCall
@@ -61,79 +63,66 @@ class Save:
         check_returned(area)
 
 
+def at_each_call(act, *, more_than, modules=SNAPSHOT) -> None:
+    """Call ``act`` with an interruption of the first call, of the second, and so on, until there is none."""
+    for nth in itertools.count(1):
+        interruption = partial(InterruptedCall, nth, modules)
+        if not act(interruption):
+            break
+    assert nth > more_than
+
+
+@pytest.mark.parametrize("handler", [False, True])
 @pytest.mark.parametrize(("by_slices", "buffer_bytes"), [(False, ONE_BUFFER), (True, ONE_BUFFER), (False, 1 << 20)])
-def test_ctrl_c_at_any_call_tears_nothing(by_slices, buffer_bytes):
+def test_interruption_at_any_call_tears_nothing(by_slices, buffer_bytes, handler):
+    """By Ctrl-C; or by a handler that asks ``handle.done()``, which gives the writer a slice, and a second fence."""
     area = StagingArea(buffer_bytes)
-    nth = 0
-    fired = 1
-    while fired:
-        nth += 1
-        save = Save(area, by_slices=by_slices)
-        ctrl_c = InterruptedCall(nth, SNAPSHOT, lambda save=save: save.is_training)
-        with contextlib.suppress(KeyboardInterrupt), ctrl_c:
-            save.micro_steps()
-        fired = ctrl_c.fired
-        save.check(area)
-        Save(area, by_slices=by_slices).window.release()
-    assert nth > 100
 
+    def run(interrupted):
+        save, given = Save(area, by_slices=by_slices), []
 
-@pytest.mark.parametrize(("by_slices", "buffer_bytes"), [(False, ONE_BUFFER), (True, 1 << 20)])
-def test_handler_that_asks_for_the_save_at_any_call_tears_nothing(by_slices, buffer_bytes):
-    """As ``handle.done()`` does, which gives the writer a slice, and a second fence."""
-    area = StagingArea(buffer_bytes)
-    nth = 0
-    fired = 1
-    while fired:
-        nth += 1
-        save = Save(area, by_slices=by_slices)
-        given = []
-
-        def act(save=save, given=given):
+        def ask():
             given.append(save.window.advance(1))
             with pytest.raises(ResumeError, match="in progress in this thread"):
                 save.window.close()
 
-        handler = InterruptedCall(nth, SNAPSHOT, lambda save=save: save.is_training, act)
-        with handler:
+        interruption = interrupted(lambda: save.is_training, *([ask] if handler else []))
+        with contextlib.suppress(KeyboardInterrupt), interruption:
             save.micro_steps()
-        fired = handler.fired
-        assert given == [False] * fired
+        assert given == [False] * (interruption.fired if handler else 0)
         save.check(area)
         Save(area, by_slices=by_slices).window.release()
-    assert nth > 100
+        return interruption.fired
+
+    at_each_call(run, more_than=100)
 
 
 @pytest.mark.parametrize("by_slices", [False, True])
 def test_interrupted_release_returns_each_buffer_once(by_slices):
-    area = StagingArea(3 * ONE_BUFFER)
-    nth = 0
-    fired = 1
-    while fired:
-        nth += 1
-        save = Save(area, by_slices=by_slices)
+    area, numbers = StagingArea(3 * ONE_BUFFER), itertools.count(1)
+
+    def run(interrupted):
+        save, ctrl_c = Save(area, by_slices=by_slices), interrupted()
         save.window.advance(3)
-        save.read(1 << 60 if nth % 2 else 100)
-        ctrl_c = InterruptedCall(nth, SNAPSHOT)
+        save.read(1 << 60 if next(numbers) % 2 else 100)
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
             save.window.release()
-        fired = ctrl_c.fired
         save.window.release()
         check_returned(area)
-    assert nth > 10
+        return ctrl_c.fired
+
+    at_each_call(run, more_than=10)
 
 
 def test_interrupted_start_leaves_the_memory_limit():
     """Else each Ctrl-C would take a buffer away from all later saves."""
     area = StagingArea(ONE_BUFFER)
-    nth = 0
-    fired = 1
-    while fired:
-        nth += 1
-        live = Live(*LEAVES)
-        ctrl_c = InterruptedCall(nth, (*SNAPSHOT, staging))
+
+    def run(interrupted):
+        ctrl_c = interrupted()
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
-            area.open(live.capture(), SaveCost(), Handling()).release()
-        fired = ctrl_c.fired
+            area.open(Live(*LEAVES).capture(), SaveCost(), Handling()).release()
         check_returned(area)
-    assert nth > 100
+        return ctrl_c.fired
+
+    at_each_call(run, more_than=100, modules=(*SNAPSHOT, staging))

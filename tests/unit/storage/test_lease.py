@@ -11,8 +11,6 @@ from ckptkit.storage.lease import LEASE, Lease
 
 
 class Overwriting:
-    """A storage where the last put wins."""
-
     def __init__(self):
         self.files = {}
         self.puts = []
@@ -68,13 +66,10 @@ def test_a_file_that_is_there_is_never_replaced(storage):
     assert storage.files["a/1"] == b"the other's"
 
 
-def test_contended_lease_is_error_and_creates_nothing(storage):
+def test_lease_that_others_take_or_that_vanishes_was_not_held(storage):
     with pytest.raises(StorageError, match="only one job"):
         create(storage, wait=lambda _: storage.put(LEASE, b"another"))
     assert "a/1" not in storage.files
-
-
-def test_a_lease_that_vanishes_was_not_held(storage):
     waits = []
     create(storage, wait=lambda _: waits.append(storage.files.pop(LEASE) if not waits else None))
     assert len(waits) == 2

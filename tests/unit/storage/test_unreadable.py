@@ -1,24 +1,35 @@
-"""A disk that cannot give a file: passed over where that is proven of this file alone, else an error with a way on."""
+"""A file that a disk cannot give, or that is no file: passed over where that is proven of it alone, else named.
+
+Nothing waits for links, pipes, sockets and devices in a run, follows them, or is spoilt by them.
+"""
 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import logging
 import os
-import shutil
-from datetime import datetime, timezone
+import stat
+from pathlib import Path
 
 import pytest
 from support.bad_disk import BadDisk
 from support.runs.grown import WatchedRun, grow, run_at
-from unit.tools.test_copy import Told
+from support.runs.scenario import tree
+from unit.tools.test_verify import Watch
 
+from ckptkit.checkpoint.commit import remove_checkpoint
 from ckptkit.errors import CorruptCheckpointError, StorageError
+from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Preemption
+from ckptkit.run.catalog import list_rows
+from ckptkit.run.event_log import read_events
+from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
-from ckptkit.tools.copy.copy import CopyRequest, copy_run
+from ckptkit.storage.protocol import Listing, walk_folders
+from ckptkit.tools.verify import audit
 
 # Saves at 3 and 6 by attempt 1, at 9 and 14 by attempt 2.
 FILES = {
@@ -65,12 +76,10 @@ def test_an_unreadable_file_is_named_and_passed_over(root, names, monkeypatch, c
 
 
 def test_unreadable_documents_of_the_run_stop_nobody(root, names, monkeypatch, caplog):
-    before = (root / "run.json").read_bytes()
     BadDisk("attempts/000002.json", "run.json").install(monkeypatch)
     assert restored(root)[1] == names[1]
     assert "attempts/000002.json cannot be read" in caplog.text
     assert "run.json cannot be read" in caplog.text
-    assert (root / "run.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("part", ["weights-000", "attempts/"])
@@ -93,24 +102,6 @@ def test_a_read_that_works_again_passes_nothing_over(root, names, monkeypatch, c
     assert "passed over" not in caplog.text
 
 
-@pytest.mark.parametrize("call", ["open", "scandir"])
-def test_handle_that_went_stale_is_opened_once_more(root, names, monkeypatch, call):
-    """A server of files has replaced what this machine had looked up."""
-    real, failed = getattr(os, call), set()
-
-    def stale(path, *args, **options):
-        if str(path).startswith(str(root)) and "." not in os.path.basename(path)[:1] and path not in failed:
-            failed.add(path)
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
-        return real(path, *args, **options)
-
-    storage = LocalStorage(root)
-    monkeypatch.setattr(os, call, stale)
-    assert storage.list("attempts").files.keys() == {"000001.json", "000002.json"}
-    assert storage.read("run.json", 1000).startswith(b"{")
-    assert len(failed) == 1
-
-
 def test_a_disk_that_reads_nothing_proves_nothing(root, names, monkeypatch):
     disk = BadDisk(str(root)).install(monkeypatch)
     with pytest.raises(StorageError, match="could not read"):
@@ -119,11 +110,15 @@ def test_a_disk_that_reads_nothing_proves_nothing(root, names, monkeypatch):
     assert attempts(root) == ["000001.json", "000002.json"]
 
 
-def test_a_file_proves_nothing_of_itself(root, monkeypatch):
-    """A part of it that can be read says no more of the disk than the part that cannot, and an empty file nothing."""
+def test_a_file_proves_nothing_of_itself_nor_of_another_disk(root, tmp_path, monkeypatch):
+    """Nor does an empty one, or one behind a link; and a part that can be read says no more than one that cannot."""
     storage = LocalStorage(root)
     storage.create("a", b"bytes")
     storage.create("empty", b"")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/file").write_bytes(b"readable")
+    (root / "folder").symlink_to(tmp_path / "outside")
+    (root / "file").symlink_to(tmp_path / "outside/file")
     disk = BadDisk(str(root), times=2).install(monkeypatch)
     with pytest.raises(StorageError, match="could not read"):
         storage.read("a", 9)
@@ -138,44 +133,140 @@ def test_a_failure_without_proof_names_the_way_on(root, names, monkeypatch, numb
     way = f'checkpoint="{previous}" continues from the one before {newest}, which stays unchanged.'
     with pytest.raises(StorageError, match=way):
         restored(root)
-    assert disk.fired == (2 if number == errno.ESTALE else 1)
+    assert disk.fired == (2 if number == errno.ESTALE else 1)  # a stale handle is opened once more
     assert attempts(root) == ["000001.json", "000002.json"]
+    with pytest.raises(StorageError, match=r"(?s)^(?!.*continues from)"):  # the only one that was asked for
+        restored(root, checkpoint=newest)
     assert restored(root, checkpoint=previous)[1] == previous
     assert (root / FILES["weights"].format(newest)).exists()
 
 
-@pytest.mark.parametrize("chosen", [True, False])
-def test_a_failure_without_way_around_names_none(root, names, monkeypatch, chosen):
-    only, options = (names[-1], {"checkpoint": names[-1]}) if chosen else (names[0], {})
-    for name in names[1:] if not chosen else ():
-        shutil.rmtree(root / "checkpoints" / name)
-    BadDisk(FILES["weights"].format(only), number=errno.EACCES).install(monkeypatch)
-    with pytest.raises(StorageError, match="Permission denied") as caught:
-        restored(root, **options)
-    assert "continues from" not in str(caught.value)
+# Links, pipes, sockets and devices
+
+NEWEST = "a000001-c0000000002-m0001"  # after nine micro-steps, four of which make a cycle
+NO_LINKS = "is a link to .* links inside of a run are not followed"
+# Not written to by anybody: opening it for reading waits for ever, unless the test holds the other end.
+MADE = {
+    "pipe": lambda path, _: os.mkfifo(path),
+    "socket": lambda path, _: os.mknod(path, stat.S_IFSOCK | 0o600),
+    "link out": lambda path, outside: path.symlink_to(outside),
+    "link to itself": lambda path, _: path.symlink_to("."),
+    "dangling link": lambda path, _: path.symlink_to("nowhere"),
+}
 
 
-@pytest.mark.parametrize("file", ["weights", "rank", "commit"])
-def test_an_unreadable_checkpoint_comes_from_the_mirror(tmp_path, monkeypatch, file):
-    here, there = tmp_path / "here", tmp_path / "there"
-    run = run_at(6)
-    with CheckpointManager(here, mirror=there, preemption=Preemption(then="off")) as manager:
-        manager.restore(run)
-        name = manager.save(run).result()
-        manager.wait()
-    disk = BadDisk(f"/here/{FILES[file].format(name)}").install(monkeypatch)
-    restarted = WatchedRun()
-    with CheckpointManager(here, mirror=there, preemption=Preemption(then="off")) as manager:
-        assert manager.restore(restarted).checkpoint == name
-    assert disk.fired
-    assert restarted.digest() == run.digest()
+@pytest.fixture
+def run_root(tmp_path):
+    assert grow(tmp_path / "run", 3, 6, 9)[-1] == NEWEST
+    return tmp_path / "run"
 
 
-def test_unreadable_target_is_not_taken_for_corrupt_source(root, names, tmp_path, monkeypatch):
-    target = LocalStorage(tmp_path / "copy")
-    request = CopyRequest(None, lambda: datetime(2026, 1, 1, tzinfo=timezone.utc), lambda: "0" * 32)
-    copy_run(LocalStorage(root), target, request, Told())
-    (tmp_path / "copy" / FILES["commit"].format(names[-1])).unlink()
-    BadDisk(f"/copy/{FILES['weights'].format(names[-1])}").install(monkeypatch)
-    with pytest.raises(StorageError, match="could not compare"):
-        copy_run(LocalStorage(root), target, request, Told())
+@pytest.fixture
+def outside(tmp_path):
+    (tmp_path / "outside/rank-00000").mkdir(parents=True)
+    for name in ("thesis.txt", "rank-00000/thesis.txt", ".COMMIT.0123456789abcdef.tmp"):
+        (tmp_path / "outside" / name).write_bytes(b"precious")
+    return tmp_path / "outside"
+
+
+@pytest.fixture
+def scanned(monkeypatch):
+    folders, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: folders.append(os.path.realpath(path)) or scandir(path))
+    return folders
+
+
+def pipe_at(path: Path) -> int:
+    """Put a pipe there; returns its other end: while that is open, code that does not look fails instead of waiting."""
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_stray_entries_leave_run_usable(run_root, outside, scanned, kind):
+    newest = f"checkpoints/{NEWEST}"
+    for folder in ("", "checkpoints", "attempts", "events", newest, f"{newest}/rank-00000"):
+        MADE[kind](run_root / folder / "stray", outside)
+    storage = LocalStorage(run_root)
+    rows = list_rows(storage, None)
+    assert (rows.latest, [row.problem for row in rows.shown]) == (NEWEST, [None] * 3)
+    assert audit(storage, Watch()).is_fine
+    assert not read_events(storage, Documents(storage)).problems
+    assert restored(run_root)[1] == NEWEST
+    remove_checkpoint(storage, CheckpointName.parse(NEWEST))
+    assert NEWEST not in os.listdir(run_root / "checkpoints")
+    assert [item for item in scanned if item.startswith(str(outside))] == []
+    assert len(tree(outside)) == 3  # a link goes with its checkpoint, and what it leads to stays
+
+
+def test_pipe_in_place_of_file_is_passed_over(run_root, caplog):
+    for file in FILES.values():
+        path = run_root / file.format(NEWEST)
+        data, end = path.read_bytes(), pipe_at(path)
+        assert restored(run_root)[1] != NEWEST
+        os.close(end)
+        path.unlink()
+        path.write_bytes(data)
+        assert f"{path.relative_to(run_root)} is a folder, a pipe or a device, not a file" in caplog.text
+
+
+def test_only_regular_files_are_read(tmp_path):
+    MADE["socket"](tmp_path / "socket", None)
+    (tmp_path / "folder").mkdir()
+    if os.geteuid() == 0:
+        os.mknod(tmp_path / "device", stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero, which never ends
+    storage, end = LocalStorage(tmp_path), pipe_at(tmp_path / "pipe")
+    for key in os.listdir(tmp_path):
+        for read in (storage.read, lambda key, size: storage.read_into(key, [memoryview(bytearray(size))])):
+            with pytest.raises(CorruptCheckpointError, match=f"{key} is a folder, a pipe or a device"):
+                read(key, 9)
+    os.close(end)
+
+
+def test_link_in_place_of_what_is_needed_is_named(run_root, tmp_path):
+    """It is neither followed nor passed over: a person has put the newest checkpoint elsewhere."""
+    disk = tmp_path / "disk"
+    for key in (
+        *(FILES[file].format(NEWEST) for file in ("commit", "manifest", "rank", "weights")),
+        *(f"checkpoints/{NEWEST}/rank-00000", f"checkpoints/{NEWEST}", "checkpoints"),
+        *("attempts", "attempts/000001.json", "run.json"),
+    ):
+        (run_root / key).rename(disk)
+        (run_root / key).symlink_to(disk)
+        before = tree(run_root), tree(tmp_path)
+        with pytest.raises(StorageError, match=f"{key} {NO_LINKS}"):
+            restored(run_root)
+        assert (tree(run_root), tree(tmp_path)) == before, key
+        (run_root / key).unlink()
+        disk.rename(run_root / key)
+    assert restored(run_root)[1] == NEWEST
+
+
+@pytest.mark.parametrize("link", ["checkpoints", "checkpoints/a/rank-00000"])
+def test_nothing_behind_a_link_is_touched(tmp_path, outside, scanned, link):
+    (tmp_path / "run" / link).parent.mkdir(parents=True)
+    (tmp_path / "run" / link).symlink_to(outside)
+    storage, before, key = LocalStorage(tmp_path / "run"), tree(outside), f"{link}/thesis.txt"
+    scanned.clear()
+    for act in (
+        lambda: storage.list(link),
+        lambda: storage.walk(f"{link}/"),
+        lambda: storage.read(key, 9),
+        lambda: storage.read_into(key, [memoryview(bytearray(9))]),
+        lambda: storage.write(f"{link}/b/new", io.BytesIO(b"x"), 1),
+        lambda: storage.create(f"{link}/new", b"x"),
+        lambda: storage.delete([key]),
+        lambda: storage.clear_unfinished(f"{link}/", lambda key: True),
+    ):
+        with pytest.raises(StorageError, match=NO_LINKS):
+            act()
+    assert str(outside) not in scanned
+    assert tree(outside) == before
+
+
+def test_walk_of_endless_folders_ends():
+    """Some servers follow links, and a link may lead to a folder above it."""
+    asked = []
+    endless = lambda folder, prefix: asked.append(folder) or Listing(frozenset({"down"}), {"file": 1})  # noqa: E731
+    assert len(walk_folders(endless, "")) == len(asked) < 20

@@ -53,17 +53,7 @@ def given_up(retry, request, *stop, match="trouble"):
     return raised.value
 
 
-def test_delays_grow_and_each_request_has_its_own_deadline(retry, time):
-    request = failing(8)
-    retry.call("do it", failing(0))
-    assert retry.call("do it", request) == "answer"
-    assert len(time.waits) == 8
-    assert all(wait <= min(15.0, 0.2 * 2**tries) for tries, wait in enumerate(time.waits, 1))
-    assert sum(time.waits[4:]) > sum(time.waits[:4])
-    assert request.calls == pytest.approx([sum(time.waits[:tries]) + 120 for tries in range(9)])
-
-
-def test_patience_is_short_until_first_answer(retry, time):
+def test_delays_grow_and_patience_is_short_until_first_answer(retry, time):
     begun = time()
     error = given_up(retry, failing(), match="could not do it: trouble")
     assert isinstance(error.__cause__, OSError)
@@ -72,80 +62,68 @@ def test_patience_is_short_until_first_answer(retry, time):
     begun = time()
     given_up(retry, failing())
     assert SHORT.total_seconds() < time() - begun <= LONG.total_seconds()
+    time.waits, request, begun = [], failing(8), time()
+    assert retry.call("do it", request) == "answer"
+    assert all(wait <= min(15.0, 0.2 * 2**tries) for tries, wait in enumerate(time.waits, 1))
+    assert sum(time.waits[4:]) > sum(time.waits[:4])
+    # Each request has its own deadline.
+    assert request.calls == pytest.approx([begun + sum(time.waits[:tries]) + 120 for tries in range(9)])
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError])
-def test_absence_is_an_answer_and_never_asked_twice(retry, time, error):
-    request, begun = failing(error=error), time()
-    with pytest.raises(error):
-        retry.call("do it", request)
-    assert len(request.calls) == 1
-    given_up(retry, failing())
-    assert time() - begun > SHORT.total_seconds()
-
-
-def test_what_failed_for_good_or_nobody_wants_is_not_tried_again(retry):
-    stop = Latch()
+def test_answers_and_what_failed_for_good_or_nobody_wants_are_not_tried_again(retry, time):
+    stop, begun = Latch(), time()
     stop.open()
     for request, wanted in [(failing(error=StorageError), ()), (failing(), (stop,))]:
         given_up(retry, request, *wanted)
         assert len(request.calls) == 1
-
-
-def test_who_waits_learns_that_nobody_wants_it():
-    class Left(Latch):
-        def wait(self, timeout=None):
-            self.open()
-
-    request, state = failing(), random.getstate()
-    given_up(Retry(Patience(first=timedelta(seconds=3))), request, Left())
-    assert len(request.calls) == 2
-    assert random.getstate() == state  # it belongs to training
+    late, state = failing(), random.getstate()
+    stops = type("Left", (Latch,), {"wait": lambda latch, seconds: latch.open()})()
+    given_up(Retry(Patience()), late, stops)  # while it waits
+    assert (len(late.calls), random.getstate()) == (2, state)  # which belongs to training
+    for error in (FileNotFoundError, FileExistsError):
+        request = failing(error=error)
+        with pytest.raises(error):
+            retry.call("do it", request)
+        assert len(request.calls) == 1
+    given_up(retry, failing())
+    assert time() - begun > SHORT.total_seconds()  # absence was an answer
 
 
 def test_failed_request_leaves_its_memory_at_once(retry):
     """Not only when the collector runs: the body of a request may be large."""
 
-    class Body:
-        pass
+    class Body: ...
 
-    def left(body, error):
+    def left(body):
         def request(until):
-            raise error(f"trouble of {type(body)}") from OSError("cause")
+            raise Transient(f"trouble of {type(body)}") from OSError("cause")
 
-        with contextlib.suppress(StorageError, FileNotFoundError):
+        with contextlib.suppress(StorageError):
             retry.call("do it", request)
         return weakref.ref(body)
 
     gc.disable()
     try:
-        for error in (Transient, StorageError, FileNotFoundError):
-            body = left(Body(), error)
-            assert body() is None, error
+        body = left(Body())
+        assert body() is None
     finally:
         gc.enable()
 
 
 def test_lasting_trouble_is_logged_once_a_minute(retry, time, caplog):
     retry.call("do it", failing(0))
-    for pause in (1000, 0):
-        retry.call("do it", failing(2))  # over at once: nothing to tell
-        assert caplog.text == ""
-        began = time()
-        retry.call("do it", failing(25))
-        *warnings, ended = (record.getMessage() for record in caplog.records)
-        assert 2 <= len(warnings) <= 1 + (time() - began) / 60
-        assert all(message.startswith("the storage has failed for") for message in warnings)
-        assert ended.startswith("the storage answers again, after")
-        lasted = [float(word) for message in (warnings[0], ended) for word in message.split() if word.isdigit()]
-        assert 5 <= lasted[0] <= lasted[1] <= time() - began + 1
-        caplog.clear()
-        time.wait(pause)
-
-
-def test_request_that_failed_slowly_is_told_at_once(retry, time, caplog):
-    retry.call("do it", failing(0))
-    slow = failing(1)
+    retry.call("do it", failing(2))  # over at once: nothing to say
+    assert caplog.text == ""
+    began = time()
+    retry.call("do it", failing(25))
+    *warnings, ended = (record.getMessage() for record in caplog.records)
+    assert 2 <= len(warnings) <= 1 + (time() - began) / 60
+    assert all(message.startswith("the storage has failed for") for message in warnings)
+    assert ended.startswith("the storage answers again, after")
+    lasted = [float(word) for message in (warnings[0], ended) for word in message.split() if word.isdigit()]
+    assert 5 <= lasted[0] <= lasted[1] <= time() - began + 1
+    caplog.clear()
+    slow = failing(1)  # and slowly
     retry.call("do it", lambda until: (slow.calls or time.wait(60), slow(until))[1])
     assert "has failed for 60 s" in caplog.records[0].getMessage()
     assert caplog.records[-1].getMessage().startswith("the storage answers again")
