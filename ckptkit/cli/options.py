@@ -72,17 +72,10 @@ Junit = Annotated[
 def open_root(
     root: str, typed: Iterable[str] | None = None, *, flag: str = "--option", writes: bool = False
 ) -> Storage:
-    """Open a run root, with a short time limit for the endpoint's first answer.
+    """Open a run root, with a short time limit for the endpoint's first answer; raise WrongUsageError if it is invalid.
 
-    Args:
-        root: A path or a URL.
-        typed: The options of its storage, each ``NAME=VALUE``.
-        flag: What the user types before each, for messages.
-        writes: Whether the command will write there.
-
-    Raises:
-        WrongUsageError: If the root or an option is invalid.
-        StorageError: As in `open_storage`.
+    ``typed`` are the options of its storage, each ``NAME=VALUE``, and ``flag`` is what the user types before each, for
+    messages. ``writes`` says whether the command will write there.
     """
     options = parse_options(typed, flag=flag)
     try:

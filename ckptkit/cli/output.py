@@ -65,11 +65,8 @@ def table_of(
 ) -> Iterator[Part]:
     """Yield the lines of a table; every text is made `visible`.
 
-    Args:
-        columns: Their names; what stands at the right, such as numbers, begins with ``>``.
-        rows: Their cells.
-        spare: Names of what is left out, in this order, until the rest fits into the terminal.
-        styles: The style of each row.
+    In ``columns``, what stands at the right, such as numbers, begins with ``>``. What ``spare`` names is left out, in
+    this order, until the rest fits into the terminal. ``styles`` has the style of each row.
     """
     table = [[name.lstrip(">") for name in columns], *(list(map(visible, row)) for row in rows)]
     left_out: list[str] = []

@@ -34,7 +34,6 @@ WINDOW_BYTES = 8 << 20
 
 _FLOATS = ("F64", "F32", "F16", "BF16", "C64")
 _CONTAINERS = ("$tuple", "$dict", "$ordered")
-_TENSORS = ("$array", "$scalar")
 _ABSENT = "absent"
 _TEXT = 60  # characters shown of a value
 
@@ -385,17 +384,8 @@ def state_differences(rank: int, a: Mapping[str, JsonValue], b: Mapping[str, Jso
 
     A list of plain values has one entry in all. Tensors that a state refers to are compared as leaves.
     """
-    for path, value_a, value_b in _in_mapping("", a, b):
+    for path, value_a, value_b in _between("", dict(a), dict(b)):
         yield StateDifference(rank, path, value_a, value_b)
-
-
-def _in_mapping(path: str, a: Mapping[str, JsonValue], b: Mapping[str, JsonValue]) -> Iterator[tuple[str, str, str]]:
-    for key in [*a, *(key for key in b if key not in a)]:
-        below = f"{path}/{key}" if path else key
-        if key in a and key in b:
-            yield from _between(below, a[key], b[key])
-        else:
-            yield below, _shown(a[key]) if key in a else _ABSENT, _shown(b[key]) if key in b else _ABSENT
 
 
 def _between(path: str, a: JsonValue, b: JsonValue) -> Iterator[tuple[str, str, str]]:
@@ -404,17 +394,21 @@ def _between(path: str, a: JsonValue, b: JsonValue) -> Iterator[tuple[str, str, 
     if isinstance(a, list) and isinstance(b, list):
         yield from _in_list(path, a, b)
         return
-    if isinstance(a, dict) and isinstance(b, dict) and _tag(a) == _tag(b):
-        tag = _tag(a)
-        if tag is None:
-            yield from _in_mapping(path, a, b)
-            return
-        if tag in _CONTAINERS:
-            yield from _between(path, a[tag], b[tag])
-            return
-        if a[tag] == b[tag]:
-            return
-    yield path, _shown(a), _shown(b)
+    if not (isinstance(a, dict) and isinstance(b, dict) and _tag(a) == _tag(b)):
+        yield path, _shown(a), _shown(b)
+        return
+    tag = _tag(a)
+    if tag in _CONTAINERS:
+        yield from _between(path, a[tag], b[tag])
+    elif tag is not None:
+        yield path, _shown(a), _shown(b)
+    else:
+        for key in dict.fromkeys([*a, *b]):
+            below = f"{path}/{key}" if path else key
+            if key in a and key in b:
+                yield from _between(below, a[key], b[key])
+            else:
+                yield below, _shown(a[key]) if key in a else _ABSENT, _shown(b[key]) if key in b else _ABSENT
 
 
 def _in_list(path: str, a: list[JsonValue], b: list[JsonValue]) -> Iterator[tuple[str, str, str]]:

@@ -291,11 +291,7 @@ class Pruned:
 
 
 def prune(
-    storage: Storage,
-    plan: PrunePlan,
-    *,
-    token: str,
-    done: Callable[[CheckpointName], None] = lambda name: None,
+    storage: Storage, plan: PrunePlan, *, token: str, done: Callable[[CheckpointName], None] = lambda name: None
 ) -> Pruned:
     """Carry out the ``plan`` that was agreed to, as far as it still holds.
 

@@ -47,13 +47,8 @@ def stretch_of(storage: Storage, begin: str | None, end: str) -> Stretch:
     """Open the checkpoints from ``begin``, or from the one before ``end``, to ``end``, as users call them.
 
     The last one descends from the first, and none in between is left out: of one micro-step there may be several, such
-    as one with metrics.
-
-    Raises:
-        CheckpointNotFoundError: If one of the two does not exist, ``end`` does not descend from ``begin``, or nothing
-            comes before it.
-        CorruptCheckpointError: If a document is missing or altered; names it.
-        StorageError: If the storage failed.
+    as one with metrics. Raises CheckpointNotFoundError if one of the two does not exist, ``end`` does not descend from
+    ``begin``, or nothing comes before it; CorruptCheckpointError, which names a document that is missing or altered.
     """
     survey = Survey(storage)
     last = choose(survey, end, rewind=end != LATEST).first
@@ -112,11 +107,9 @@ class StretchReplay:
     def run(self) -> ReplayVerdict:
         """Replay once; twice if something differs.
 
-        Raises:
-            UnusableScriptError: If the script cannot be replayed: it trains another run, or in another number of ranks.
-            FailedLifeError: If the script failed, or did not get as far as the checkpoint.
-            CkptKitError: If a checkpoint cannot be read.
-            OSError: If the folder cannot be written, or the command cannot be started.
+        Raises UnusableScriptError if the script trains another run, or in another number of ranks; FailedLifeError if
+        it failed, or did not get as far as the checkpoint; CkptKitError if a checkpoint cannot be read; and OSError if
+        the folder cannot be written, or the command cannot be started.
         """
         first = self._lived(1)
         equal: list[str] = []
@@ -180,9 +173,6 @@ def certify(storage: Storage, stretch: Stretch, verdict: ReplayVerdict) -> list[
     """Store beside each checkpoint that was made again where the stretch began; return their names.
 
     A job may remove checkpoints meanwhile: those get nothing, and are left out.
-
-    Raises:
-        StorageError: If the storage failed.
     """
     recorded = []
     for end in stretch.ends:
@@ -194,11 +184,7 @@ def certify(storage: Storage, stretch: Stretch, verdict: ReplayVerdict) -> list[
 
 
 def _made_at(storage: Storage, end: OpenedCheckpoint) -> list[OpenedCheckpoint]:
-    """Open what a replay saved after as many micro-steps as ``end``: at the step, and by the script's own saves.
-
-    Raises:
-        UnusableScriptError: If there is nothing.
-    """
+    """Open what a replay saved after as many micro-steps as ``end``: at the step, and by the script's own saves."""
     made = [
         open_wanted(storage, info.name)
         for info in list_checkpoints(storage)

@@ -56,11 +56,9 @@ class Fitting:
 
 
 class TimeBudget:
-    """Watches the time of one examination, from now on.
+    """Watches the ``total`` time of one examination, from now on; None is without a limit.
 
-    Args:
-        total: The time; None without a limit.
-        monotonic: Gives seconds, those of `time.monotonic`: the probe in the script's process compares with them.
+    ``monotonic`` gives the seconds of `time.monotonic`: the probe in the script's process compares with them.
     """
 
     def __init__(self, total: timedelta | None, monotonic: Callable[[], float]) -> None:

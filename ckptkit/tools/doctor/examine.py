@@ -53,11 +53,9 @@ class DoctorExamination:
     def run(self) -> Report:
         """Run all lives, up to the first difference.
 
-        Raises:
-            UnusableScriptError: If the script cannot be examined, for lack of a checkpoint manager, of micro-steps or
-                of time for one kill.
-            FailedLifeError: If a life failed by itself.
-            OSError: If the folder cannot be written, or the command cannot be started.
+        Raises UnusableScriptError if the script cannot be examined, for lack of a checkpoint manager, of micro-steps or
+        of time for one kill; FailedLifeError if a life failed by itself; and OSError if the folder cannot be written,
+        or the command cannot be started.
         """
         steps, enough = self.options.steps, self._budget.first_ends
         first = self._live("uninterrupted", 0, LifePlan(root="root-1", stop=steps, enough=enough))
@@ -87,11 +85,7 @@ class DoctorExamination:
         return self._report(first, last, notes=tuple(notes))
 
     def _fitting(self, first: TrialLife, done: int) -> Fitting:
-        """Return how many micro-steps and kills there is time for.
-
-        Raises:
-            UnusableScriptError: If there is not enough for one kill.
-        """
+        """Return how many micro-steps and kills there is time for; raise UnusableScriptError if not for one kill."""
         if self.options.within is None:
             return Fitting(done, self.options.kills)
         self._cost = cost_of(first)
@@ -131,9 +125,6 @@ class DoctorExamination:
         """Do the same with one run whose checkpoints are the script's own.
 
         If it has mirrors, it loses its root in between, as with its machine: it resumes from what they hold.
-
-        Raises:
-            UnusableScriptError: If it has no checkpoint that a life could resume from.
         """
         words = "its own saves, SIGKILL after one"
         killed = self._live(words, 0, LifePlan(root="root-4", stop=last, own_saves=True, kill_when_saved=True))

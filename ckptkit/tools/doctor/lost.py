@@ -57,9 +57,7 @@ def noted(life: TrialLife, reference: TrialLife, until: int, unstable: frozenset
 def owner_of(path: str, texts: Mapping[str, str]) -> str:
     """Return the variable with the object that a path leads through, as the script names it; empty if there is none.
 
-    Args:
-        path: The path.
-        texts: All texts by path: that of a module is not among them.
+    ``texts`` has all texts by path: that of a module is not among them.
     """
     known = {known.rpartition(": ")[2]: text for known, text in texts.items()}
     names = path.rpartition(": ")[2]

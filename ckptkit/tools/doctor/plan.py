@@ -34,11 +34,9 @@ def victims(number: int, ranks: int) -> tuple[int, ...] | None:
 
 
 def plan_deaths(steps: Sequence[Progress], kills: int) -> list[PlannedKill]:
-    """Choose where lives save and are killed.
+    """Choose where lives save and are killed, by the progress of the uninterrupted run after each of its micro-steps.
 
-    Args:
-        steps: Progress of the uninterrupted run after each of its micro-steps.
-        kills: How many are wanted; fewer are returned if the run is too short.
+    Fewer than the wanted ``kills`` are returned if the run is too short.
     """
     last = len(steps)
     places = sorted(_places(steps, kills))

@@ -101,12 +101,7 @@ def failure_of(life: TrialLife) -> str:
 
 
 def checked(first: TrialLife) -> int:
-    """Return the last micro-step of the first life.
-
-    Raises:
-        UnusableScriptError: If the life shows nothing.
-        FailedLifeError: If it failed.
-    """
+    """Return the last micro-step of the first life; raise UnusableScriptError if it shows none, or FailedLifeError."""
     if first.refused is not None:
         raise UnusableScriptError(f"the script cannot be examined: {first.refused}")
     if first.begun is None:

@@ -23,13 +23,8 @@ _OVER_IT = ", with overwrite=True"
 class NewFile:
     """Manages the writing of ``path``, as a context manager.
 
-    Args:
-        path: Path of the file.
-        overwrite: Whether it may replace a file.
-
-    Raises:
-        ValueError: If a file exists and may not be replaced, ``path`` is not a regular file, or its folder is missing.
-        StorageError: If it cannot be created or written, for example for lack of space.
+    Raises ValueError if a file exists and may not be replaced, ``path`` is not a regular file, or its folder is
+    missing, and StorageError if it cannot be created or written, for example for lack of space.
     """
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:

@@ -73,11 +73,7 @@ def content_of(value: bytes) -> bytes:
 
 
 def tensors_in(file: BinaryIO, size_bytes: int) -> tuple[dict[str, StoredTensor], list[str]]:
-    """Return the tensors of a file by name, and the names of its other contents.
-
-    Raises:
-        ValueError: If it is not such a file; says why.
-    """
+    """Return the tensors of a file by name, and the names of its other contents; raise ValueError if it is none."""
     tensors: dict[str, StoredTensor] = {}
     others: list[str] = []
     last = ""

@@ -119,8 +119,13 @@ def export_weights(
         new.size_bytes,
         _left_out(contents, with_optimizer=with_optimizer, dropped=len(entries) - len(renamed)),
         rank,
-        _per_rank(contents, entries),
+        tuple(name for name in sorted(entries) if contents.world_size > 1 and _is_own(contents, name)),
     )
+
+
+def _is_own(contents: Contents, name: str) -> bool:
+    """Return whether ``name`` is a tensor of which the rank has its own version."""
+    return name in contents.entries and contents.entries[name].placement == "per_rank"
 
 
 def _write_ckpt(new: NewFile, leaves: Sequence[LeafSpec]) -> _Write:
@@ -158,13 +163,6 @@ def _sources(contents: Contents, roles: Collection[Role]) -> list[tuple[Contents
         if names:
             sources.append((source, names))
     return sources
-
-
-def _per_rank(contents: Contents, names: Collection[str]) -> tuple[str, ...]:
-    if contents.world_size == 1:
-        return ()
-    entries = contents.entries
-    return tuple(sorted(name for name in names if name in entries and entries[name].placement == "per_rank"))
 
 
 class _Arriving:

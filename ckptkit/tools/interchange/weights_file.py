@@ -60,11 +60,7 @@ class WeightsFile:
 
 
 def format_of(file: str) -> FileFormat:
-    """Return the format that the extension of ``file`` names; `mindspore.load_checkpoint` needs it too.
-
-    Raises:
-        ValueError: If it names none.
-    """
+    """Return the format that the extension names, or raise ValueError: `mindspore.load_checkpoint` needs one, too."""
     if file.endswith(".ckpt"):
         return "ckpt"
     if file.endswith(".safetensors"):
@@ -78,11 +74,8 @@ def format_of(file: str) -> FileFormat:
 def open_weights(path: str | os.PathLike[str]) -> Iterator[WeightsFile]:
     """Open a file, or those of an index, while the context lasts.
 
-    Raises:
-        ValueError: If its name gives no format.
-        CheckpointNotFoundError: If there is no such file.
-        CorruptCheckpointError: If it is truncated or something else; names it.
-        StorageError: If it could not be read.
+    Raises ValueError if its name gives no format, CheckpointNotFoundError if there is none, CorruptCheckpointError,
+    which names it, if it is truncated or something else, and StorageError if it could not be read.
     """
     with contextlib.ExitStack() as stack:
         if not os.fspath(path).endswith(f".safetensors{INDEX_END}"):
@@ -143,9 +136,7 @@ def _check_tensor(name: str, dtype: str, shape: tuple[int, ...], size_bytes: int
         raise ValueError(f"the name {name[:80]!r} is too long: {len(name)} characters")
     if dtype not in DTYPES:
         raise ValueError(f"{name[:80]!r} has the dtype {dtype[:40]!r}, which ckptkit cannot store")
-    if len(shape) > _MAX_AXES or any(dimension < 0 for dimension in shape):
-        raise ValueError(f"{name[:80]!r} has the shape {str(shape)[:80]}")
-    if math.prod(dimension or 1 for dimension in shape) > _MAX_ELEMENTS:
+    if len(shape) > _MAX_AXES or min(shape, default=0) < 0 or math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
         raise ValueError(f"{name[:80]!r} has the shape {str(shape)[:80]}")
     if size_bytes_of(dtype, shape) != size_bytes:
         raise ValueError(f"{name[:80]!r} has {size_bytes} bytes, which does not match its shape {shape} of {dtype}")

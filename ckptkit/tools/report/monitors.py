@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from ckptkit.core.text import escaped, message_of
 from ckptkit.errors import StorageError
@@ -123,21 +123,18 @@ class MissingClientError(Exception):
     """Raised if a client is not installed; says what to install."""
 
 
-class Monitor(Protocol):
+class Monitor:
     """Takes the series of a run."""
 
     def put(self, story: RunStory, rows: Sequence[Row]) -> None:
-        """Write what is new.
+        """Write what is new; raise StorageError if it cannot be written, and the next call tries it again."""
+        raise NotImplementedError
 
-        Raises:
-            StorageError: If it cannot be written; the next call tries it again.
-        """
-        ...
-
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of what is open; nothing, where each call writes by itself."""
 
 
-class TensorBoard:
+class TensorBoard(Monitor):
     """Writes files for TensorBoard; a later file hides from the step on that it names.
 
     ``folder`` is of this run alone; the files lie in a folder of their own below it.
@@ -191,7 +188,7 @@ class TensorBoard:
         self._writer.write_event(self._event(wall_time=seconds, **event))
 
 
-class MLflow:
+class MLflow(Monitor):
     """Logs to the tracking server of MLflow's own settings (``MLFLOW_TRACKING_URI``); the run is found by a tag.
 
     A run that goes back to an earlier checkpoint on request continues as another run there, because MLflow forgets
@@ -224,8 +221,6 @@ class MLflow:
                 f"could not log to MLflow ({self._mlflow.get_tracking_uri()}): {message_of(error)}"
             ) from error
 
-    def close(self) -> None: ...
-
     def _new(self, rows: Sequence[Row]) -> Iterator[Any]:
         for row in rows:
             for name, value in row.values.items():
@@ -250,7 +245,7 @@ class MLflow:
         self._run = run
 
 
-class Prometheus:
+class Prometheus(Monitor):
     """Writes the newest values to a file for the textfile collector of Prometheus's node exporter.
 
     It is replaced as a whole; the collector reads those that end with ``.prom``.
@@ -284,8 +279,6 @@ class Prometheus:
             self._client.write_to_textfile(path, registry)
         except OSError as error:
             raise StorageError(f"could not write the metrics to {self._path}: {error}") from error
-
-    def close(self) -> None: ...
 
 
 def _common(rows: Sequence[Row], others: Sequence[Row]) -> int:

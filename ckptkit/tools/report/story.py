@@ -204,12 +204,7 @@ class RunStory:
 
 
 def read_story(storage: Storage, now: datetime) -> RunStory:
-    """Return the history of the run at ``storage``, as of ``now``.
-
-    Raises:
-        CheckpointNotFoundError: If there is no run at all.
-        StorageError: If the storage failed.
-    """
+    """Return the history of the run at ``storage``, as of ``now``; raise CheckpointNotFoundError if there is none."""
     return _Teller(storage).tell(now)
 
 
@@ -297,7 +292,9 @@ class _Teller:
                 attempt.points.append(event)
                 attempt.see(at, event.last)
             elif isinstance(event, Saved):
-                attempt.saves.append(_save_of(event, at))
+                took, stall, at_save = event.took_seconds, event.stall_seconds, event.progress
+                save = Save(event.checkpoint, at_save.updates, at_save.epoch, at, event.size_bytes, took, stall)
+                attempt.saves.append(save)
                 attempt.skipped_saves = max(attempt.skipped_saves, event.skipped_saves)
                 attempt.see(at, event.progress.updates)
             elif isinstance(event, SaveFailed):
@@ -363,18 +360,6 @@ class _Teller:
         trained = attempt.saves or attempt.points or attempt.to_step != attempt.from_step
         ended = before is not None and before.how in ("finished", "complete")
         return ended and before is not None and before.to_step == attempt.from_step and not trained
-
-
-def _save_of(event: Saved, at: datetime | None) -> Save:
-    return Save(
-        checkpoint=event.checkpoint,
-        step=event.progress.updates,
-        epoch=event.progress.epoch,
-        at=at,
-        size_bytes=event.size_bytes,
-        took_seconds=event.took_seconds,
-        stall_seconds=event.stall_seconds,
-    )
 
 
 def _save_from(info: CheckpointInfo, manifest: Manifest | None) -> Save:

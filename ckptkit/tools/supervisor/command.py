@@ -34,11 +34,7 @@ class CannotStartError(Exception):
 
 
 class Command:
-    """Runs the command of one life, with this process's stdin and stdout.
-
-    Raises:
-        CannotStartError: If the program cannot be started.
-    """
+    """Runs the command of one life, with this process's stdin and stdout; CannotStartError if that is impossible."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], pass_on: Callable[[bytes], None]

@@ -109,8 +109,7 @@ class LifeRunner:
     def run(self, number: int, folder: Path) -> SupervisedLife:
         """Run the command in a life that shows itself in ``folder``, which is new and empty.
 
-        Raises:
-            CannotStartError: If the program cannot be started.
+        Raises CannotStartError if the program cannot be started.
         """
         job = self._job
         killed_before = oom_kills()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from ckptkit.errors import CkptKitError
 from ckptkit.format.events import Event, LifeEnded, Stacks, plain_line
@@ -18,7 +19,6 @@ from ckptkit.manager.heartbeat import Phase, Record, boot_id
 from ckptkit.run.event_log import append_events
 from ckptkit.storage import Storage
 from ckptkit.tools.supervisor.diagnosis import RestartDecision, signal_of
-from ckptkit.tools.supervisor.hang import Stack
 from ckptkit.tools.supervisor.life import GOOD_ENDS, SupervisedLife
 
 _MOST = 1000  # events of a run that wait
@@ -26,18 +26,11 @@ _UNKNOWN = ""  # the root of a life before any run is known
 
 
 class LifeLog:
-    def __init__(
-        self,
-        token: str,
-        open_root: Callable[[str], Storage],
-        say: Callable[[str], None],
-        *,
-        boot: Callable[[], str | None] = boot_id,
-    ) -> None:
+    def __init__(self, token: str, open_root: Callable[[str], Storage], say: Callable[[str], None]) -> None:
         self._token = token
         self._open_root = open_root
         self._say = say
-        self._boot = boot()
+        self._boot = boot_id()
         self._root = _UNKNOWN  # of the last life that had one
         self._attempts: dict[str, int] = {}  # the last one of each root
         self._waiting: dict[str, list[Event]] = {}  # by root
@@ -52,7 +45,8 @@ class LifeLog:
         if leader is not None and leader.root and leader.attempt > 0:
             self._root = leader.text("root")
             self._attempts[self._root] = leader.attempt
-        stacks = [self._stacks(event, stack) for stack in life.stacks]
+        whose: dict[str, Any] = {"at": event.at, "supervisor": self._token, "number": event.number}
+        stacks = [Stacks(**whose, rank=stack.rank, pid=stack.pid, lines=list(stack.lines)) for stack in life.stacks]
         before = [*self._waiting.pop(_UNKNOWN, ()), *self._waiting.pop(self._root, ())]
         self._waiting[self._root] = [*before, event, *stacks][-_MOST:]
         for root in [*self._waiting]:
@@ -73,16 +67,6 @@ class LifeLog:
         else:
             del self._waiting[root]
             self._is_failure_known = False
-
-    def _stacks(self, life: LifeEnded, stack: Stack) -> Stacks:
-        return Stacks(
-            at=life.at,
-            supervisor=self._token,
-            number=life.number,
-            rank=stack.rank,
-            pid=stack.pid,
-            lines=list(stack.lines),
-        )
 
     def _event(self, life: SupervisedLife, decision: RestartDecision, down_seconds: float) -> LifeEnded:
         finding, leader = decision.finding, leader_of(life.records)

@@ -31,11 +31,7 @@ _OOM_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def become_reaper() -> None:
-    """Let every orphan below become a child of this process.
-
-    Raises:
-        OSError: If the kernel refuses.
-    """
+    """Let every orphan below become a child of this process; raise OSError if the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
@@ -90,8 +86,7 @@ def group_of(pid: int) -> list[int]:
 def watch_end(pid: int) -> int | None:
     """Return a descriptor that can be read when the process ends; None where the kernel or a filter refuses one.
 
-    Raises:
-        ProcessLookupError: If there is no such process.
+    Raises ProcessLookupError if there is no such process.
     """
     try:
         return os.pidfd_open(pid)
@@ -145,13 +140,9 @@ def end_all(
 ) -> list[int]:
     """End every process below this one: SIGTERM, and after ``grace`` SIGKILL; return those that are left.
 
-    Args:
-        grace: Time to end by themselves; no SIGTERM where there is none.
-        monotonic: Gives seconds.
-        wait: Waits; returns whether the grace is to end now.
-        keep: A child whose exit code is somebody else's to take.
-        spared: Processes that are left alone, with those below them.
-        asked: Processes that were asked to end already: a second SIGTERM would end their saves.
+    Without a grace there is no SIGTERM; ``wait`` returns whether it is to end now. The exit code of ``keep`` is
+    somebody else's to take. Those in ``spared`` are left alone, with those below them. A second SIGTERM would end the
+    saves of those in ``asked``.
     """
     if grace > timedelta(0):
         left = descendants(os.getpid(), spared)

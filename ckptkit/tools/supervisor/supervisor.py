@@ -35,11 +35,8 @@ _PREFIX = "ckptkit-run-"
 class Supervisor:
     """Runs the lives of one job.
 
-    Args:
-        job: What is run.
-        token: 32 random hexadecimal digits.
-        open_root: Opens the root of a run, to store events there.
-        on_life: Called with each life that has ended, as it is stored.
+    ``token`` is 32 random hexadecimal digits; ``open_root`` opens the root of a run, to store events there; ``on_life``
+    is called with each life that has ended, as it is stored.
     """
 
     def __init__(
@@ -61,9 +58,7 @@ class Supervisor:
     def run(self) -> int:
         """Run the command to its end and return the exit code.
 
-        Raises:
-            CannotStartError: If the program cannot be started.
-            OSError: If no folder can be made.
+        Raises CannotStartError if the program cannot be started, and OSError if no folder can be made.
         """
         become_reaper()
         requests = Requests()
@@ -161,9 +156,6 @@ def heartbeat_folder(in_memory: Path = _IN_MEMORY) -> Iterator[Path]:
 
     It is in memory, or, where that cannot be written, among temporary files. What supervisors that were killed have
     left is removed too: each holds a lock on its folder, which no other host or PID namespace can mistake.
-
-    Raises:
-        OSError: If no folder can be made.
     """
     for left in in_memory.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):

@@ -112,11 +112,7 @@ class TrialProbe:
         self._write(Unrestored(why=why))
 
     def begin(self, state: Capturable, point: ResumePoint, wait: Wait) -> None:
-        """Record that the run was restored.
-
-        Raises:
-            ResumeError: If this state cannot be compared, or a replay has another root, too.
-        """
+        """Record that the run was restored; raise ResumeError for a state that cannot be compared or a second root."""
         self._world, self._wait = state.world, wait
         self._trace = trace_of(self._trace, self._world.rank)
         self._last = point.batches_delivered
@@ -153,20 +149,14 @@ class TrialProbe:
     def step(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, then save, die or stop as planned.
 
-        Raises:
-            ResumeError: If batches are not counted, so that micro-steps cannot be told apart.
-            CkptKitError: Any error of the save.
+        Raises ResumeError if batches are not counted, so that micro-steps cannot be told apart, and errors of the save.
         """
         if state.progress().batches_delivered == 0:
             self._refuse("the train cell's calls are not counted: call state.count_delivered(n) after every batch")
         self._look(state, save)
 
     def look(self, state: Capturable, save: Save) -> None:
-        """Trace the micro-step that has just ended, if `step` has not, and remember that a save begins.
-
-        Raises:
-            CkptKitError: Any error of a planned save.
-        """
+        """Trace the micro-step that has just ended, if `step` has not, and remember that a save begins."""
         self._look(state, save)
         if self._runs.followed == self._url:
             self._own_saves.begin(self._last)
@@ -355,8 +345,7 @@ class OwnSaves:
 def hooks(plan: str, url: str) -> TrialProbe:
     """Return the probe of a manager whose script gave ``url``; `ckptkit.manager.hooks` calls it.
 
-    Raises:
-        ValueError: If ``plan`` is not the path of a valid plan.
+    Raises ValueError if ``plan`` is not the path of a valid plan.
     """
     return TrialProbe(_runs(plan), url)
 

@@ -22,37 +22,23 @@ class _Document(BaseModel):
 
 
 class LifePlan(_Document):
-    """Says what one process has to do.
+    """Says what one process has to do."""
 
-    Attributes:
-        root: The scratch folder; each run root that the script names becomes a folder below it.
-        run: The folder that any run root becomes instead, and in which nothing is removed; None without one.
-        others: Run roots that are not followed. Of the rest, the first at which a micro-step ends is followed: what
-            this plan says is about its micro-steps. The process trains at any other one as well, and saves there.
-        trace: File to which the lines are appended; see `trace_of` for ranks above 0.
-        stop: The micro-step after which the process ends itself.
-        enough: When it ends itself even earlier, after its second micro-step, in seconds of `time.monotonic`; or None.
-        saves: The micro-steps after which to save.
-        kill: The micro-step after which the process kills itself with SIGKILL, or None.
-        kill_ranks: The ranks that do so in a job of many ranks; None for all.
-        seed: Seed of every generator before the script begins; None if only the script seeds the process.
-        own_saves: Whether the script's own schedule saves, as without the doctor, and mirrors follow, at scratch roots.
-        kill_when_saved: Whether the process kills itself with SIGKILL once one of the script's own saves is committed,
-            and uploaded if there are mirrors: after the first micro-step that finds it so, or after the second one
-            since the save began.
-    """
-
-    root: str
-    run: str | None = None
+    root: str  # the scratch folder; each run root that the script names becomes a folder below it
+    run: str | None = None  # the folder that any run root becomes instead, and in which nothing is removed
+    # Run roots that are not followed. Of the rest, the first at which a micro-step ends is followed: what this plan
+    # says is about its micro-steps. The process trains at any other one as well, and saves there.
     others: tuple[str, ...] = ()
-    trace: str = ""
-    stop: int = Field(ge=1)
-    enough: float | None = None
-    saves: tuple[int, ...] = ()
-    kill: int | None = None
-    kill_ranks: tuple[int, ...] | None = None
-    seed: int | None = None
-    own_saves: bool = False
+    trace: str = ""  # file to which the lines are appended; see `trace_of` for ranks above 0
+    stop: int = Field(ge=1)  # the micro-step after which the process ends itself
+    enough: float | None = None  # when it does so earlier, after its second micro-step, in seconds of `time.monotonic`
+    saves: tuple[int, ...] = ()  # the micro-steps after which to save
+    kill: int | None = None  # the micro-step after which the process kills itself with SIGKILL
+    kill_ranks: tuple[int, ...] | None = None  # the ranks that do so in a job of many ranks; None for all
+    seed: int | None = None  # of every generator before the script begins; None if only the script seeds the process
+    own_saves: bool = False  # whether the script's own schedule saves, and mirrors follow, at scratch roots
+    # Whether the process kills itself once one of the script's own saves is committed, and uploaded if there are
+    # mirrors: after the first micro-step that finds it so, or after the second one since the save began.
     kill_when_saved: bool = False
 
 
@@ -159,11 +145,7 @@ def trace_of(trace: Path, rank: int) -> Path:
 
 
 def read_trace(path: Path) -> list[Event]:
-    """Return the events of one life in order; an incomplete last line is left out.
-
-    Raises:
-        ValueError: If a line does not belong to a trace.
-    """
+    """Return the events of one life in order, without an incomplete last line; raise ValueError for a foreign line."""
     if not path.exists():
         return []
     lines = path.read_bytes().splitlines(keepends=True)
@@ -171,14 +153,7 @@ def read_trace(path: Path) -> list[Event]:
 
 
 def read_traces(trace: Path) -> list[list[Event]]:
-    """Return the events of each rank; one empty list if none has restored a run.
-
-    Args:
-        trace: The trace of rank 0, which tells where the others are.
-
-    Raises:
-        ValueError: If a line does not belong to a trace.
-    """
+    """Return the events of each rank, by the ``trace`` of rank 0; one empty list if none has restored a run."""
     return [read_trace(trace_of(trace, rank)) for rank in range(_size(trace))]
 
 

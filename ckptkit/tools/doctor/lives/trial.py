@@ -159,19 +159,11 @@ def live(
     monotonic: Callable[[], float],
     on_step: Callable[[int], None] = lambda step: None,
 ) -> TrialLife:
-    """Run ``command`` under ``plan`` to its end.
+    """Run ``command`` under ``plan`` to its end, which comes at the latest after ``time_limit``.
 
-    Args:
-        command: The user's command, program first.
-        name: Name of this life.
-        plan: Its trace is in an existing folder, to which the plan and the log are written too.
-        time_limit: The process is ended after this time.
-        monotonic: Gives seconds.
-        on_step: Called now and then with the number of micro-steps done.
-
-    Raises:
-        FileNotFoundError, PermissionError: If the program cannot be started.
-        OSError: If the folder cannot be written.
+    The plan's trace is in an existing folder, to which the plan and the log are written too; ``on_step`` is called now
+    and then with the number of micro-steps done. Raises FileNotFoundError or PermissionError if the program cannot be
+    started, and OSError if the folder cannot be written.
     """
     folder, began = Path(plan.trace).parent, monotonic()
     document = folder / f"{name}.json"
