@@ -62,8 +62,7 @@ def life(
     return TrialLife("life", 0, events, Path("log"), **options)  # type: ignore[arg-type]
 
 
-# A script without MindSpore: what is to happen is told by its arguments.
-NUMPY_SCRIPT = """
+NUMPY_RUN = """
 import os, random, shutil, sys, time
 from pathlib import Path
 import numpy as np
@@ -88,7 +87,12 @@ class Run(NumpyRun):
         return []
     def suspects(self):
         return []
+"""
 
+# A script without MindSpore: what is to happen is told by its arguments.
+NUMPY_SCRIPT = (
+    NUMPY_RUN
+    + """
 if "sleeps" in what:
     time.sleep(600)  # hangs: its limit of time ends it
 if "unseeded" not in what:
@@ -158,3 +162,4 @@ if "twice" in what:
         manager.step(again)
 open("exported", "w").close()
 """
+)

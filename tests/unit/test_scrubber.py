@@ -184,6 +184,8 @@ def test_urls_in_a_text_lose_user_and_query():
         assert "pw" not in scrub(text)
     assert clean_url("abfs://one@account/x") != clean_url("abfs://two@account/x")
     assert clean_url("ftp://[::1]/runs/a@b") == "ftp://[::1]/runs/a@b"
+    chained = "zip://*.bin?a=b::filecache::https://u:pw@host/x.zip?sig=c::d"
+    assert clean_url(chained) == "zip://*.bin::filecache::https://host/x.zip"
 
 
 def test_a_secret_of_any_kind_stays_hidden():

@@ -6,15 +6,22 @@ Python has a name that is not UTF-8 as a text with halves of pairs, which no enc
 from __future__ import annotations
 
 import json
-import logging
+import re
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
+from support.corrupt import corrupted
+from support.runs.grown import ON_REQUEST
 from support.runs.report_lives import grow_short
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
+from ckptkit.cli.output import print_line, table_of
 from ckptkit.manager.heartbeat import SIZE_BYTES, HeartbeatWriter, new_record
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.keep_policy import KeepLatest
+from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.doctor.lives.trace import Begun, LifePlan, line_of, read_trace, scratch_run
 
 NAME = "r\udce9sultat-实验"  # the first part is Latin-1 on disk
@@ -92,8 +99,66 @@ def test_doctor_traces_a_root_of_any_name(tmp_path):
     assert scratch_run(tmp_path, NAME) != scratch_run(tmp_path, SHOWN)
 
 
-def test_log_file_of_the_program_gets_every_line(caplog):
-    caplog.set_level(logging.INFO, "ckptkit")
-    logging.getLogger("ckptkit").info("starting afresh at %s", NAME)
-    (record,) = caplog.records
-    assert record.getMessage() == f"starting afresh at {SHOWN}"
+EXIT_CODES = {
+    "ls": 0,
+    "show": 0,
+    "show ROOT 5 --tensors --state": 0,
+    "show ROOT --tensor weights": 0,
+    "verify": 1,
+    "diff ROOT a000001-c0000000010 latest --exit-code": 1,
+    "goodput": 0,
+    "prune ROOT --keep latest:2 --dry-run": 0,
+    "export ROOT 7 -o OUT.safetensors --force": 0,
+    "show ROOT 7000": 1,
+    "ls OUT": 1,
+}
+OF_THE_MOMENT = re.compile(r"not shown in .*|[\d.]+ \w+/s|\b\d+ (s|min) ago|\b\d+ s\b")
+TORN = re.compile(r"\s[\d.,]+\n\s*(s|ms|min|h|d|B|[KMG]iB|files?|tensors?|checkpoints?|lives|updates|batches)\b")
+FOLDERS = ("runs", "resnet50-bs256-lr0.1-wd1e-4-a-long-name-of-an-experiment/2026-11-30T12-00-00/seed-17")
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def grown(request, tmp_path_factory):
+    grown = tmp_path_factory.mktemp("narrow") / request.param
+    for checkpoint, saves in (("latest", range(7, 60, 7)), ("5", (30, 41))):
+        with CheckpointManager(grown, save=ON_REQUEST, keep=KeepLatest(99)) as manager:
+            manager.restore(run := NumpyRun(), checkpoint=checkpoint)
+            for at in saves:
+                for _ in run.train_until(at):
+                    pass
+                manager.save(run, {"loss": 1 / at, "validation/top1_accuracy": 0.5}).result()
+    damaged = grown / "checkpoints/a000001-c0000000008-m0003/rank-00000/optimizer-000.safetensors"
+    damaged.write_bytes(corrupted(damaged.read_bytes(), "flip"))
+    return grown
+
+
+def test_no_line_breaks_within_a_word_or_before_a_unit(grown, tmp_path):
+    for command, exit_code in EXIT_CODES.items():
+        line = command if "ROOT" in command or "OUT" in command else f"{command} ROOT"
+        line = line.replace("ROOT", str(grown)).replace("OUT", str(tmp_path / "out"))
+        narrow, wide = (CliRunner(env={"COLUMNS": columns}).invoke(app, line.split()) for columns in ("80", "9999"))
+        assert narrow.exit_code == wide.exit_code == exit_code, narrow.output
+        words = set(OF_THE_MOMENT.sub("", wide.output).split())
+        for printed in narrow.output.splitlines():
+            assert cell_len(printed) <= 80 or len(printed.split()) <= 2, "longer, and no path alone or after its label"
+            rest = OF_THE_MOMENT.sub("", printed).replace("─", "").split()
+            assert {*rest} <= words, printed
+        assert not TORN.search(narrow.output), command
+
+
+def test_lines_and_names_break_at_their_parts(capsys, monkeypatch):
+    text = "a save after every 0.358 ms costs 2 h 41 min (1.5 KiB of 12 checkpoints at 105 KiB/s), updates 10 -> 5 (-5)"
+    for columns in range(20, 120, 7):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        print_line(f"cost         {text}")
+        printed = capsys.readouterr().out
+        first, *rest = printed.splitlines()
+        assert {line[:13] for line in rest} <= {" " * 13}
+        assert " ".join([first[13:], *(line[13:] for line in rest)]) == text
+        assert not re.search(r"\d\n *(?:[^\W\d]|->)|->\n", printed), columns
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "network.backbone/encoder.layers.11.attention.output.LayerNorm.gamma.moving_average_of_it"
+    _, _, (first, _), (second, _) = table_of(("tensor", "role", ">size"), [(name, "weights", "1.5 GiB")])
+    assert first.endswith("weights  1.5 GiB")
+    assert first.split()[0] + second == name
+    assert first.split()[0][-1] in "./"

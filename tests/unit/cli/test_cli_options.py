@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import shutil
+import sys
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.heartbeats import life_of, record_of
 from typer.testing import CliRunner
 from unit.tools.interchange.test_interchange import weights
 
 from ckptkit.cli import app
 from ckptkit.cli import options as options_module
-from ckptkit.cli.errors import WrongUsageError, in_options
+from ckptkit.cli.commands.copy import run_copy
+from ckptkit.cli.commands.run import RunMetrics
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.manager.heartbeat import Phase
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.s3.options import OBS_ENDPOINTS, OBS_SECRETS
 from ckptkit.tools.doctor.result import DoctorOptions
+from ckptkit.tools.supervisor.diagnosis import RestartBudget, diagnose
+from ckptkit.tools.supervisor.life_log import LifeLog
 
 __all__ = ["weights"]
 
@@ -40,19 +50,11 @@ def given_to(monkeypatch, module: str, function: str, arguments: str) -> dict[st
     return told
 
 
-OF_SHOW = ("show", "document_of")
-
-
-OF_DOCTOR = ("doctor", "DoctorExamination")
-
-
+OF_SHOW, OF_DOCTOR = ("show", "document_of"), ("doctor", "DoctorExamination")
 OF_EXPORT = ("export_import", "export_weights")
-
-
 GIVEN = {
     "show R": (OF_SHOW, {"rank": None, "lists_tensors": False, "tensor": None, "with_state": False}),
     "show R --tensors --state --rank 0": (OF_SHOW, {"rank": 0, "lists_tensors": True, "with_state": True}),
-    "show R --tensor T --rank 2": (OF_SHOW, {"rank": 2, "tensor": "T"}),
     "doctor -- x --json": (OF_DOCTOR, {"command": ["x", "--json"], "options": DoctorOptions()}),
     "doctor --steps 9 --kills 4 --seed 5 --timeout 1.5 --json -- x": (
         OF_DOCTOR,
@@ -92,10 +94,7 @@ def test_roots_get_their_own_options_and_patience(tmp_path, monkeypatch, weights
     read = [("run", "x", False)]
     for command, expected in {
         "ls {run} --option region=x": read,
-        "show {run} --option region=x": read,
         "report {run} --json --option region=x": read,
-        "verify {run} --option region=x": read,
-        "diff {run} latest --option region=x": read,
         "diff {run} latest --option region=x --other-root {tmp}/other --other-option region=y": [
             *read,
             ("other", "y", False),
@@ -112,38 +111,63 @@ def test_roots_get_their_own_options_and_patience(tmp_path, monkeypatch, weights
         assert told == expected, command
 
 
-def test_verify_of_one_checkpoint_leaves_the_others(tmp_path):
-    shutil.copytree(GOLDEN, tmp_path / "run")
-    broken, newest = "a000001-c0000000000-m0002", "a000001-c0000000002-m0002"
-    next((tmp_path / "run/checkpoints" / broken).glob("rank-00000/*")).write_bytes(b"")
+OPTIONS = {
+    "anon=false": False,
+    "max_concurrency=4": 4,
+    "retry_for=10": timedelta(seconds=10),
+    "request_timeout=1.5m": timedelta(seconds=90),
+    "key=0123": "0123",
+    "token=true": "true",
+    "timeout=30": 30,  # of a file system of fsspec, which wants seconds
+    "ratio=-0.5": -0.5,
+    "patience=2h": timedelta(hours=2),
+    "account=007": "007",
+    "endpoint_url=": "",
+}
 
-    def verify(*what):
-        return CliRunner().invoke(app, ["verify", str(tmp_path / "run"), *what]).exit_code
 
-    assert [verify(newest), verify("latest"), verify(broken), verify()] == [0, 0, 1, 1]
+def test_options_have_the_types_that_storages_want(tmp_path, monkeypatch):
+    given = []
+
+    def open_storage(root, options):
+        given.append(options)
+        return LocalStorage(root)
+
+    monkeypatch.setattr(options_module, "open_storage", open_storage)
+    options = {"source_option": [*OPTIONS], "target_option": ["region=x"]}
+    assert run_copy(str(GOLDEN), str(tmp_path / "copy"), **options) == 0
+    assert given == [{option.partition("=")[0]: value for option, value in OPTIONS.items()}, {"region": "x"}]
+    assert [type(value) for value in given[0].values()] == [type(value) for value in OPTIONS.values()]
+
+
+def test_an_option_that_cannot_be_is_named(monkeypatch):
+    options = "retry_for=soon settle=-1 max_concurrency=2.5 anon=perhaps credentials=mine client_kwargs={}"
+    for option in (*options.split(), f"settle={'9' * 30}"):
+        with pytest.raises(WrongUsageError, match=f"--target-option {option.partition('=')[0]}: "):
+            run_copy(str(GOLDEN), "s3://bucket/copy", target_option=[option])
+
+    def open_storage(root, options):
+        raise TypeError("odd must be even")
+
+    monkeypatch.setattr(options_module, "open_storage", open_storage)
+    with pytest.raises(WrongUsageError, match="odd must be even"):
+        run_copy(str(GOLDEN), "s3://bucket/copy", target_option=["odd=1"])
 
 
 # What a wrong command line prints, which a script would get in terms of its arguments.
 SPOKEN = {
     "ls s3://bucket/run --option endpoint=x": "s3:// takes no --option endpoint; it takes key, secret",
-    "ls s3://bucket/run --option key=x": "--option has only one of key and secret; give both, or neither",
     "ls s3://key:word@bucket/run": "must not contain keys: give key and secret in --option",
     "ls obs://bucket/run": "set OBS_ENDPOINT, or give --option endpoint_url=...",
     "ls obs://bucket/run --option endpoint_url=http://localhost": "or give key and secret in --option",
-    "ls https://bucket.obs.cn-north-4.myhuaweicloud.com/run": (
-        "write obs://bucket/run --option endpoint_url=https://obs.cn-north-4.myhuaweicloud.com"
-    ),
     "ls RUN --option key=x": "a local run root, which takes no --option, got ['key']",
-    "copy RUN obs://bucket/run": "or give --target-option endpoint_url=...",
     "copy obs://bucket/run OUT": "or give --source-option endpoint_url=...",
     "diff RUN latest --other-root obs://bucket/run": "or give --other-option endpoint_url=...",
     "show RUN 99": "there is no committed checkpoint '99'; there are: ",
     "verify RUN a000009": "Give the name or the step of one, or latest",
     "copy RUN OUT --checkpoint best": "Write best:METRIC:max or best:METRIC:min",
-    "export RUN 99 -o OUT.ckpt": "there is no committed checkpoint '99'",
     "export RUN -o RUN/there.ckpt": "exists; name another file, or replace it with --force",
     "prune RUN --keep latest:0 --dry-run": "--keep latest:0: '0' is no number above 0; give latest:N,",
-    "prune RUN --keep best:two:loss:min --dry-run": "'two' is no number above 0",
 }
 _ARGUMENT = re.compile(
     r"storage_options|\b(checkpoint|overwrite|rewind|keep|credentials|root)=|CheckpointCallback|KeepLatest"
@@ -163,7 +187,65 @@ def test_messages_speak_of_options_and_not_of_arguments(tmp_path, monkeypatch):
         assert len(done.stderr.splitlines()) <= 4
 
 
-def test_missing_keys_are_asked_for_as_options():
-    message = 'Set them: export AWS_ACCESS_KEY_ID=...; or give storage_options={"key": ..., "secret": ...}'
-    assert in_options(message).endswith("; or give --option key=... --option secret=...")
-    assert in_options("has expired: get a new one, or give credentials= a function") == "has expired: get a new one"
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def ended(cause_code):
+    life = life_of(record_of(Phase.TRAINING, micro_step=7), returncode=cause_code)
+    return LifeLog("0" * 32, pytest.fail, print).enter(life, RestartBudget(9).judge(life, diagnose(life)), 2.5)
+
+
+def read(path):
+    if path.suffix == ".json":
+        found = json.loads(path.read_text())
+        ranks = {(one["rank"], one["phase"]): one for one in found["ranks"]}
+        return found["lives"], found["seconds"], {where: one["micro_step"] for where, one in ranks.items()}
+    families = {one.name: one.samples for one in text_string_to_metric_families(path.read_text())}
+    lives = {one.labels["cause"]: one.value for one in families["ckptkit_lives"]}
+    seconds = {one.labels["phase"]: one.value for one in families["ckptkit_seconds"]}
+    steps = {(int(one.labels["rank"]), one.labels["phase"]): one.value for one in families["ckptkit_micro_step"]}
+    return lives, seconds, steps
+
+
+@pytest.mark.parametrize("name", ["run.prom", "run.json"])
+def test_ranks_and_lives_are_written(tmp_path, name):
+    clock, path = Clock(), tmp_path / name
+    metrics = RunMetrics(path, monotonic=clock, say=pytest.fail)
+    ranks = [record_of(Phase.TRAINING, entered_at=90.0, rank=at, ranks=2, micro_step=40 + at) for at in (0, 1)]
+    metrics.update(ranks)
+    lives, seconds, steps = read(path)
+    assert (lives, seconds, steps) == ({}, {"training": 10.0}, {(0, "training"): 40, (1, "training"): 41})
+    ranks[0].micro_step = 50
+    metrics.update(ranks)
+    assert read(path)[2][0, "training"] == 40  # not yet
+    clock.now += 5
+    metrics.update(ranks)
+    assert read(path)[2][0, "training"] == 50
+    event = ended(-9)
+    metrics.end_life(event)
+    lives, seconds, steps = read(path)
+    assert (lives, steps, seconds["down"]) == ({"killed": 1}, {}, 2.5)
+    metrics.end_life(event)
+    assert read(path)[0] == {"killed": 2}
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+def test_file_that_cannot_be_written_is_told_once(tmp_path):
+    said = []
+    metrics = RunMetrics(tmp_path / "missing" / "run.json", monotonic=Clock(), say=said.append)
+    metrics.end_life(ended(-9))
+    metrics.end_life(ended(-9))
+    (message,) = said
+    assert "could not write the metrics" in message
+
+
+def test_what_it_needs_is_said_before_the_first_life(tmp_path, monkeypatch):
+    with pytest.raises(WrongUsageError, match=r"\.prom \(Prometheus\) or \.json"):
+        RunMetrics(tmp_path / "run.txt", monotonic=Clock(), say=print)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(WrongUsageError, match=r"pip install 'mindspore-ckptkit\[prometheus\]'"):
+        RunMetrics(tmp_path / "run.prom", monotonic=Clock(), say=print)

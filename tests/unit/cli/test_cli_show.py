@@ -37,32 +37,17 @@ def shown_text(storage, capsys, **wanted) -> str:
 
 def test_batches_are_called_batches(root, caplog, capsys):
     """Each is counted as an update where K is 1 and where a train cell does not tell it."""
-    for k, resuming, shown, listed in (
-        (1, "after 3 batches", "3 batches delivered, each counted as a step", "3 batches       -"),
-        (
-            3,
-            "after 1 optimizer step, micro-step 0 of its cycle",
-            "1 updates in 1 cycles; micro-step 0",
-            "1     0/3",
-        ),
-    ):
-        place = root / str(k)
-        for steps in (3, 0):
-            run = NumpyRun(accumulation_steps=k)
-            with CheckpointManager(place) as manager, caplog.at_level("INFO", "ckptkit"):
-                manager.restore(run)
-                for _ in range(steps):
-                    run.train_step()
-                manager.save(run)
-        assert f"epoch 0, batch 3, {resuming}" in caplog.text
-        assert shown in shown_text(open_storage(place), capsys)
-        assert run_ls(str(place), now=NOW) == 0
-        assert listed in capsys.readouterr().out
-
-
-def test_of_an_unknown_tensor_the_nearest_are_named(two_ranks):
-    with pytest.raises(WrongUsageError, match="--tensors lists them"):
-        document_of(two_ranks, tensor="????????")
+    for steps in (3, 0):
+        run = NumpyRun(accumulation_steps=1)
+        with CheckpointManager(root) as manager, caplog.at_level("INFO", "ckptkit"):
+            manager.restore(run)
+            for _ in range(steps):
+                run.train_step()
+            manager.save(run)
+    assert "epoch 0, batch 3, after 3 batches" in caplog.text
+    assert "3 batches delivered, each counted as a step" in shown_text(open_storage(root), capsys)
+    assert run_ls(str(root), now=NOW) == 0
+    assert "3 batches       -" in capsys.readouterr().out
 
 
 def test_checkpoint_that_a_start_passed_over_is_named(root, capsys):
@@ -87,52 +72,34 @@ def own(rank: int) -> list:
     ]
 
 
-@pytest.fixture
-def two_ranks():
-    return write_ranks([own(0), own(1)], states=[{"who": "zero"}, {"who": "one"}])
-
-
-def test_rank_shows_own_and_shared_tensors(two_ranks):
-    for rank, who in ((0, "zero"), (1, "one")):
-        document = document_of(two_ranks, rank=rank, lists_tensors=True, tensor="acc", with_state=True)
+def test_rank_shows_own_and_shared_tensors():
+    states = [{"who": "zero"}, {"who": "one"}]
+    storage = write_ranks([own(0), own(1)], states=states)
+    for rank in (0, 1):
+        document = document_of(storage, rank=rank, lists_tensors=True, tensor="acc", with_state=True)
         assert document["tensor"]["minimum"] == document["tensor"]["maximum"] == rank
-        assert (document["rank"], document["state"]) == (rank, {"who": who})
-        assert {one["name"]: (one["shape"], one["placement"]) for one in document["tensors"]} == {
-            "w": ([2, 3], "replicated"),
-            "table": ([4, 3], "sharded"),
-            "acc": ([3], "per_rank"),
-        }
-        assert {one["rank"] for one in document["files"] if one["placement"] == "per_rank"} == {rank}
-        assert {one["rank"] for one in document["files"] if one["placement"] == "sharded"} == {0, 1}
-    everything = document_of(two_ranks, tensor="table")
-    assert {one["rank"] for one in everything["files"] if one["placement"] == "per_rank"} == {0, 1}
+        assert (document["rank"], document["state"]) == (rank, states[rank])
+        shapes = {tensor["name"]: (tensor["shape"], tensor["placement"]) for tensor in document["tensors"]}
+        assert shapes == {"w": ([2, 3], "replicated"), "table": ([4, 3], "sharded"), "acc": ([3], "per_rank")}
+        files = {(file["placement"], file["rank"]) for file in document["files"]}
+        assert files >= {("per_rank", rank), ("sharded", 0), ("sharded", 1)}
+        assert ("per_rank", 1 - rank) not in files
+    everything = document_of(storage, tensor="table")
     assert everything["tensor"]["digest"] == digest_of(np.repeat(np.float32([0, 1]), 6).tobytes())  # its parts together
     with pytest.raises(WrongUsageError, match="ranks 0 to 1; there is no rank 2"):
-        document_of(two_ranks, rank=2)
+        document_of(storage, rank=2)
     storage = write_ranks([[leaf("rng/key", np.arange(4, dtype=np.uint32), "per_rank", role="state")]])
     assert document_of(storage, tensor="rng/key")["tensor"]["maximum"] == 3
 
 
 def test_summary_says_what_its_numbers_are(capsys):
     storage = write_ranks([[leaf("z", np.array([3 + 4j], np.complex64)), leaf("lost", np.array([np.nan]))]])
-    lines = shown_text(storage, capsys, tensor="z").splitlines()
-    assert lines[lines.index("of the magnitudes of its complex numbers:") + 1] == "min       5"
+    assert "of the magnitudes of its complex numbers:\nmin       5\n" in shown_text(storage, capsys, tensor="z")
     lines = shown_text(storage, capsys, tensor="lost").splitlines()
     assert [line.split() for line in lines[3:7]] == [[label, "-"] for label in ("min", "max", "mean", "std")]
-    assert lines[8].endswith("1: 0 zero, 1 NaN, 0 infinite")
-
-
-def test_show_escapes_control_sequences_in_names(capsys):
-    storage = write_ranks([[leaf("[red]cell[/red]\x1b[2J.weight", np.zeros(2))]], states=[{"\x1b[2Jk": {"$int": "?"}}])
-    text = shown_text(storage, capsys, lists_tensors=True, with_state=True)
-    assert "[red]cell[/red]\\x1b[2J.weight" in text
-    assert '\\x1b[2Jk: "?"' in text
-    assert "\x1b" not in text
-    assert "\x1b" not in shown_text(storage, capsys, tensor="[red]cell[/red]\x1b[2J.weight")
 
 
 def test_show_abbreviates_long_state(capsys):
-    """What JSON has no form for, such as bytes and NaN, is described in words."""
     state = {
         "plain": [1, 2.5, None, True, "text"],
         "long": {"$tuple": list(range(625))},

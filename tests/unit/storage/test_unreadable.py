@@ -17,7 +17,7 @@ import pytest
 from support.bad_disk import BadDisk
 from support.runs.grown import WatchedRun, grow, run_at
 from support.runs.scenario import tree
-from unit.tools.test_verify import Watch
+from support.told_watch import ToldWatch
 
 from ckptkit.checkpoint.commit import remove_checkpoint
 from ckptkit.errors import CorruptCheckpointError, StorageError
@@ -191,7 +191,7 @@ def test_stray_entries_leave_run_usable(run_root, outside, scanned, kind):
     storage = LocalStorage(run_root)
     rows = list_rows(storage, None)
     assert (rows.latest, [row.problem for row in rows.shown]) == (NEWEST, [None] * 3)
-    assert audit(storage, Watch()).is_fine
+    assert audit(storage, ToldWatch()).is_fine
     assert not read_events(storage, Documents(storage)).problems
     assert restored(run_root)[1] == NEWEST
     remove_checkpoint(storage, CheckpointName.parse(NEWEST))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import shutil
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -25,13 +27,13 @@ from support.runs.scenario import (
     name_at,
     tree,
 )
+from support.told_watch import ToldWatch
 
 from ckptkit.checkpoint.commit import void
-from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError, StorageError
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.scrubber import clean_url
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.tools.copy.copy import Copied, CopyRequest, copy_run
@@ -41,29 +43,11 @@ WEIGHTS = "rank-00000/weights-000.safetensors"
 POSSIBLE = {"before": EVERY, "during": DIVISIBLE, "after": MUTATING}  # after any other call is before the next one
 
 
-class Told:
-    """A watch that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.planned: list[tuple[int, int]] = []
-        self.done_bytes = 0
-        self.ended: list[tuple[str, str]] = []
-
-    def plan(self, checkpoints: int, size_bytes: int) -> None:
-        self.planned.append((checkpoints, size_bytes))
-
-    def advance(self, size_bytes: int) -> None:
-        self.done_bytes += size_bytes
-
-    def end(self, name: str, outcome: str) -> None:
-        self.ended.append((name, outcome))
-
-
-def copy(source, target, checkpoint: str | None = None, watch: Told | None = None) -> Copied:
+def copy(source, target, checkpoint: str | None = None, watch: ToldWatch | None = None) -> Copied:
     tokens = (f"{number:032x}" for number in itertools.count(1))
     request = CopyRequest(checkpoint, lambda: datetime(2026, 1, 2, tzinfo=timezone.utc), lambda: next(tokens))
     as_storages = [LocalStorage(one) if isinstance(one, Path) else one for one in (source, target)]
-    return copy_run(*as_storages, request, watch or Told())
+    return copy_run(*as_storages, request, watch or ToldWatch())
 
 
 def branched(root: Path) -> None:
@@ -107,30 +91,27 @@ def target(tmp_path: Path) -> Path:
 
 def test_whole_copy_includes_branches_but_no_voids(source, target):
     """The same command again writes nothing; it asks for each document again, since it may not be durable."""
-    told = Told()
+    told = ToldWatch()
     first = copy(source, target, watch=told)
     assert without_run(target) == files_of_copy(source)
     assert first.copied == committed(source) == committed(target)
     assert {AT_4, AT_6, AT_8, AT_10} <= set(first.copied)
     assert told.ended == [(name, "copied") for name in first.copied]
     assert told.planned[-1] == (len(first.copied), first.copied_bytes)
-    assert told.done_bytes == first.copied_bytes
+    assert told.read_bytes == first.copied_bytes
     assert (first.present, first.kept, first.pruned, first.corrupt) == ([], [], [], {})
     run, theirs = (json.loads((root / "run.json").read_bytes()) for root in (target, source))
     assert run["run_id"] == first.run_id != theirs["run_id"]
     origin = {"url": str(source), "run_id": theirs["run_id"], "checkpoint": None, "last_attempt": 2}
     assert run["copied_from"] == origin
 
-    storage, told, before = FaultyStorage(LocalStorage(target)), Told(), tree(target)
-    done = copy(source, storage, watch=told)
-    assert (done.copied, done.present) == ([], first.copied)
-    assert (done.run_id, done.copied_bytes, done.found_bytes) == (first.run_id, 0, first.copied_bytes)
-    assert told.done_bytes == told.planned[-1][1]
+    storage, before = FaultyStorage(LocalStorage(target)), tree(target)
+    done = copy(source, storage)
+    assert (done.copied, done.present, done.run_id) == ([], first.copied, first.run_id)
+    assert (done.copied_bytes, done.found_bytes) == (0, first.copied_bytes)
     assert not {call.operation for call in storage.calls} & {"write", "delete"}
     asked = {call.keys[0] for call in storage.calls if call.operation == "create"}
-    assert asked == {
-        key for key in before if key.endswith("/COMMIT") or not key.startswith(("checkpoints/", "frozen/"))
-    }
+    assert asked == {key for key in before if key.endswith("/COMMIT") or key[:6] not in ("checkp", "frozen")}
     assert tree(target) == before
 
 
@@ -148,28 +129,21 @@ def test_manager_continues_on_copy_as_on_source(source, target):
 
 def test_copy_killed_during_update_stays_a_run(tmp_path, source, target):
     copy(source, target)
-    for checkpoint, batches in (("latest", 14), (AT_8, 11)):
-        life = Life(source, keep=KeepLatest(5))
-        life.restore(checkpoint)
-        life.saved_at(batches)
-    shutil.copytree(target, tmp_path / "whole")
-    copy(source, tmp_path / "whole")
-    expected = tree(tmp_path / "whole")
-    assert without_run(tmp_path / "whole") == files_of_copy(source)
+    life = Life(source, keep=KeepLatest(5))
+    life.restore()
+    life.saved_at(14)
     for nth in itertools.count(1):
-        root = tmp_path / f"to-{nth}"
-        shutil.copytree(target, root)
+        root = shutil.copytree(target, tmp_path / f"to-{nth}")
         fault = Fault("kill", operations=MUTATING, nth=nth, when="after")
         with contextlib.suppress(Killed):
             copy(source, FaultyStorage(LocalStorage(root), [fault]))
-        shutil.copytree(root, tmp_path / f"start-{nth}")
-        latest = Life(tmp_path / f"start-{nth}").restore().checkpoint
-        assert latest in (AT_8, AT_10, name_at(3, 14), name_at(4, 11)), nth
+        latest = Life(shutil.copytree(root, tmp_path / f"start-{nth}")).restore().checkpoint
+        assert latest in (AT_10, name_at(3, 14)), nth
         copy(source, root)
-        assert tree(root) == expected, nth
+        assert without_run(root) == files_of_copy(source), nth
         if not fault.fired:
             break
-    assert nth > 10
+    assert nth > 5
 
 
 def test_files_of_killed_creates_are_removed_from_copy(source, target):
@@ -240,122 +214,78 @@ def test_interrupted_copy_is_no_run_and_resumes(tmp_path, source, *, side, when,
     assert len(calls) >= (5 if checkpoint else 20)
 
 
-def test_start_refuses_copy_without_checkpoints(source, target, tmp_path):
+def test_unfinished_copy_is_no_source(source, target, tmp_path):
     with pytest.raises(Killed):
         copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"write"})]))
     assert list(tree(target)) == ["run.json"]
     with pytest.raises(ResumeError, match=r"has not ended: its last file, attempts/000002\.json"):
-        Life(target).restore()
-    with pytest.raises(ResumeError, match="has not ended"):
-        Life(target).manager.latest()
-    with pytest.raises(ResumeError, match="has not ended"):
         copy(target, tmp_path / "further")
     assert not (tmp_path / "further").exists()
 
 
 def test_start_or_file_made_during_copy_ends_the_copy(source, tmp_path):
-    started = tmp_path / "started"
-    start = Fault(lambda: Life(started).restore(), operations={"create"}, key="run.json")
-    with pytest.raises(ResumeError, match="another process"):
-        copy(source, FaultyStorage(LocalStorage(started), [start]))
-    assert Life(started).restore().checkpoint is None
-    for key in ("attempts/000001.json", "events/a000001-0001.jsonl"):
+    for key in ("run.json", "attempts/000001.json", "events/a000001-0001.jsonl"):
         target = tmp_path / key.partition("/")[0]
 
         def make(path=target / key) -> None:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"{}")
 
         to_there = FaultyStorage(LocalStorage(target), [Fault(make, operations={"create"}, key=key)])
-        with pytest.raises(ResumeError, match=f"another process has just made {key} at {target}"):
+        with pytest.raises(ResumeError, match="another process has just"):
             copy(source, to_there)
         assert (target / key).read_bytes() == b"{}"
 
 
-def other_event(root: Path) -> str:
-    (root / "events/a000001-0001.jsonl").write_bytes(b"other")
-    (root / "attempts/000001.json").unlink()
-    return "events/a000001-0001.jsonl"
+def rewritten(key: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def rewrite(root: Path) -> None:
+        (path,) = root.glob(key)
+        path.write_bytes(change(path.read_bytes()))
+
+    return rewrite
 
 
-def stray_file(root: Path) -> str:
-    (root / "notes.txt").write_text("mine")
-    return "notes.txt"
-
-
-def stray_checkpoint(root: Path) -> str:
-    shutil.copytree(root / "checkpoints" / AT_6, root / "checkpoints" / name_at(7, 6))
-    return name_at(7, 6)
-
-
-def changed_frozen(root: Path) -> str:
-    path = next((root / "frozen/a000001").iterdir())
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    return path.name
-
-
-def changed_shard(root: Path) -> str:
-    corrupt(root, AT_8)
-    return f"{AT_8}/rank-00000/weights-000"
-
-
-def changed_manifest(root: Path) -> str:
-    path = root / "checkpoints" / AT_8 / "manifest.json"
-    path.write_bytes(path.read_bytes() + b" ")
-    return f"{AT_8}/manifest.json"
-
-
-def damaged_run(root: Path) -> str:
-    (root / "run.json").write_bytes(b"{}")
-    return "run.json"
-
-
-def own_run(root: Path) -> str:
+def own_run(root: Path) -> None:
     shutil.rmtree(root)
     history(root)
-    return "run.json"
 
 
-def later_attempt(root: Path) -> str:
-    Life(root).restore()
-    return "attempts/000003.json"
+def other_event(root: Path) -> None:
+    (root / "events/a000001-0001.jsonl").write_bytes(b"other")
+    (root / "attempts/000001.json").unlink()
 
 
-def voided(root: Path) -> str:
+def voided(root: Path) -> None:
     (root / "checkpoints" / AT_6 / "COMMIT").unlink()
     void(LocalStorage(root), CheckpointName.parse(AT_6), "0" * 32)
-    return f"{AT_6}/COMMIT"
 
 
-STRANGE = (
-    stray_file,
-    stray_checkpoint,
-    changed_frozen,
-    changed_shard,
-    changed_manifest,
-    damaged_run,
-    own_run,
-    later_attempt,
-    voided,
-    other_event,
-)
+STRANGE: dict[str, Callable[[Path], object]] = {
+    "notes.txt": lambda root: (root / "notes.txt").write_text("mine"),
+    name_at(7, 6): lambda root: shutil.copytree(root / "checkpoints" / AT_6, root / "checkpoints" / name_at(7, 6)),
+    "frozen/a000001/": rewritten("frozen/a000001/*", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+    f"{AT_8}/rank-00000/weights-000": lambda root: corrupt(root, AT_8),
+    f"{AT_8}/manifest.json": rewritten(f"checkpoints/{AT_8}/manifest.json", lambda data: data + b" "),
+    "run.json": rewritten("run.json", lambda data: b"{}"),
+    "according to its run.json": own_run,
+    "attempts/000003.json": lambda root: Life(root).restore(),
+    f"{AT_6}/COMMIT": voided,
+    "events/a000001-0001.jsonl": other_event,
+}
 
 
 def test_foreign_destination_is_refused_and_stays_unchanged(source, tmp_path):
     copy(source, tmp_path / "whole")
-    for strange, ended in itertools.product(STRANGE, (True, False)):
-        target = tmp_path / f"{strange.__name__}-{ended}"
+    for number, ((named, change), ended) in enumerate(itertools.product(STRANGE.items(), (True, False))):
+        target = tmp_path / str(number)
         shutil.copytree(tmp_path / "whole", target)
-        named = strange(target)
-        if not ended and strange is not own_run:
+        change(target)
+        if not ended and change is not own_run:
             shutil.rmtree(target / "checkpoints" / AT_10)
         before = tree(target)
-        with pytest.raises(ResumeError) as caught:
+        with pytest.raises(ResumeError, match=f"{re.escape(named)}.*Nothing was changed"):
             copy(source, target)
-        assert named in str(caught.value), (strange, ended)
-        assert "Nothing was changed" in str(caught.value), (strange, ended)
-        assert tree(target) == before, (strange, ended)
+        assert tree(target) == before, (named, ended)
     Life(source).restore()
     Life(tmp_path / "whole").restore()
     with pytest.raises(ResumeError, match=r"attempts/000003\.json.*another job"):
@@ -372,12 +302,11 @@ def interrupted_before(name: str, source: Path, target: Path) -> Path:
 
 
 def gone_at(source: Path, name: str, operation: str, key: str, nth: int = 1) -> Fault:
-    """The source removes a checkpoint as a file of it is asked for."""
     return Fault(lambda: shutil.rmtree(source / "checkpoints" / name), operations={operation}, key=key, nth=nth)
 
 
 def test_checkpoint_pruned_during_copy_is_skipped_and_voided(source, target):
-    told = Told()
+    told = ToldWatch()
     prune = gone_at(source, AT_6, "read_into", f"*/{AT_6}/*", nth=3)
     done = copy(FaultyStorage(LocalStorage(source), [prune]), target, watch=told)
     assert done.pruned == [AT_6]
@@ -388,19 +317,8 @@ def test_checkpoint_pruned_during_copy_is_skipped_and_voided(source, target):
     assert (repeated.copied, repeated.pruned, repeated.present) == ([], [], done.copied)
 
 
-def test_checkpoint_pruned_before_comparison_is_skipped(source, target):
-    others = [name for name in copy(source, target).copied if name != AT_6]
-    shutil.rmtree(target / "checkpoints" / AT_6)
-    prune = gone_at(source, AT_6, "read", f"*/{AT_6}/manifest.json", nth=2)
-    done = copy(FaultyStorage(LocalStorage(source), [prune]), target)
-    assert prune.fired == 1
-    assert (done.pruned, done.copied, done.present) == ([AT_6], [], others)
-    assert not any(AT_6 in key for key in tree(target))  # nothing was there, so nothing says that it is void
-
-
-def test_part_at_the_target_is_compared_with_its_source(source, target, tmp_path):
-    """Which may remove it then, or be found corrupt: the part has lost its bytes with the power."""
-    shutil.copytree(source, tmp_path / "damaged")
+def test_part_at_the_target_is_compared_with_its_source(source, target):
+    """Which may remove it then: the part has lost its bytes with the power."""
     part = interrupted_before(AT_6, source, target)
     part.write_bytes(part.read_bytes()[:50])
     prune = gone_at(source, AT_6, "read_into", f"*/{AT_6}/{WEIGHTS}")
@@ -409,12 +327,6 @@ def test_part_at_the_target_is_compared_with_its_source(source, target, tmp_path
     assert done.pruned == [AT_6]
     assert [key for key in tree(target) if AT_6 in key] == [f"checkpoints/{AT_6}/COMMIT"]
     assert Life(target).restore().checkpoint == AT_10
-    source, target = tmp_path / "damaged", tmp_path / "other"
-    part = interrupted_before(AT_6, source, target)
-    part.write_bytes(bytes(part.stat().st_size))
-    corrupt(source, AT_6)
-    assert list(copy(source, target).corrupt) == [AT_6]
-    assert committed(target) == [name for name in committed(source) if name != AT_6]
 
 
 def test_partial_checkpoint_pruned_before_resume_is_emptied(source, target):
@@ -453,7 +365,6 @@ def test_newer_checkpoints_replace_listed_ones_pruned_meanwhile(source, target, 
 
 
 def failed_starts(root: Path, times: int) -> None:
-    """So many starts that commit nothing, and have events all the same."""
     for _ in range(times):
         life = Life(root, keep=KeepLatest(5))
         life.restore()
@@ -523,14 +434,10 @@ def test_document_lost_during_copy_was_kept(source, tmp_path):
             damage(of / f"attempts/{number:06d}.json")
             shutil.rmtree(of / "checkpoints" / AT_8)
 
-        lost = Fault(lose, operations={"read_into"}, key=f"*/{AT_8}/*")
-        done = copy(FaultyStorage(LocalStorage(of), [lost]), to)
-        assert done.pruned == [AT_8]
+        done = copy(FaultyStorage(LocalStorage(of), [Fault(lose, operations={"read_into"}, key=f"*/{AT_8}/*")]), to)
         assert (to / f"attempts/{number:06d}.json").read_bytes() == document
-        assert done.copied == [AT_4, AT_6, AT_10] == committed(to)
-        life = Life(to)
-        assert life.restore().checkpoint == AT_10
-        assert life.run.digest() == digest_at(10)
+        assert (done.pruned, done.copied) == ([AT_8], [AT_4, AT_6, AT_10])
+        assert Life(to).restore().checkpoint == AT_10
 
 
 def test_copy_that_cannot_end_is_no_success(source, target, tmp_path):
@@ -539,16 +446,10 @@ def test_copy_that_cannot_end_is_no_success(source, target, tmp_path):
         copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{AT_8}/*")]))
     path = source / "attempts/000002.json"
     document, before = path.read_bytes(), tree(target)
-    for number, (damage, why) in enumerate(
-        ((Path.unlink, "is missing"), (lambda path: path.write_bytes(b"{}"), "is not a valid AttemptDocument"))
-    ):
-        damage(path)
-        words = rf"cannot be completed.*attempts/000002\.json {why}.*Nothing was changed"
-        with pytest.raises(ResumeError, match=words):
-            copy(source, target)
-        assert tree(target) == before
-        copy(source, tmp_path / str(number))
-        assert Life(tmp_path / str(number)).restore().checkpoint == AT_6
+    path.unlink()
+    with pytest.raises(ResumeError, match=r"cannot be completed.*000002\.json is missing.*Nothing was changed"):
+        copy(source, target)
+    assert tree(target) == before
     path.write_bytes(document)
     copy(source, target)
     check_ended(target, source)
@@ -562,14 +463,13 @@ def test_source_without_anything_whole_writes_nothing(source, target, tmp_path):
     shutil.copytree(source, tmp_path / "emptied")
     with pytest.raises(CheckpointNotFoundError, match=f"no committed checkpoint at {tmp_path}/emptied"):
         copy(FaultyStorage(LocalStorage(tmp_path / "emptied"), [empty]), target)
-    shutil.copytree(source, tmp_path / "corrupt")
-    for name in committed(source):
-        corrupt(tmp_path / "corrupt", name, "manifest.json")
-    with pytest.raises(CorruptCheckpointError, match="no checkpoint"):
-        copy(tmp_path / "corrupt", target)
     (source / "attempts/000002.json").write_bytes(b"{}")
     assert set(copy(source, tmp_path / "partly").corrupt) == {AT_8, AT_10}
     assert Life(tmp_path / "partly").restore().checkpoint == AT_6
+    for name in committed(source):
+        corrupt(source, name, "manifest.json")
+    with pytest.raises(CorruptCheckpointError, match="no checkpoint"):
+        copy(source, target)
     (source / "attempts/000001.json").write_bytes(b"{}")
     with pytest.raises(CorruptCheckpointError, match=r"no file below attempts/ at .* can be read"):
         copy(source, target)
@@ -579,18 +479,13 @@ def test_source_without_anything_whole_writes_nothing(source, target, tmp_path):
 def test_document_damaged_at_source_is_named_there(source, target):
     """The copy has the only whole one: its removal must not be the advice."""
     copy(source, target)
-    path = source / "attempts/000001.json"
-    path.write_bytes(b"{}")
+    (source / "attempts/000001.json").write_bytes(b"{}")
     before = tree(target)
     with pytest.raises(ResumeError) as caught:
         copy(source, target)
     assert str(caught.value).startswith(f"attempts/000001.json cannot be read at {source}, ")
     assert "remove" not in str(caught.value)
     assert tree(target) == before
-    shutil.copy(target / "attempts/000001.json", path)
-    Life(source).restore()
-    copy(source, target)
-    check_ended(target, source)
 
 
 def test_source_that_always_prunes_first_is_an_error(source, target):
@@ -622,46 +517,28 @@ def test_corrupt_checkpoint_is_named_and_others_are_copied(source, target):
     written = {key: len(data) for key, data in tree(target).items() if key.startswith(("checkpoints/", "frozen/"))}
     assert any(AT_8 in key for key in written)  # until the damage was met
     assert done.copied_bytes == sum(size for key, size in written.items() if not key.endswith("/COMMIT"))
-    assert Life(target).restore().checkpoint == AT_10
-    shutil.rmtree(target)
-    copy(source, target)
     for key, data in good.items():
         (source / key).write_bytes(data)
     assert copy(source, target).copied == [AT_4, AT_8]
     assert without_run(target) == files_of_copy(source)
 
 
-def test_a_root_is_not_copied_to_itself(source, tmp_path):
-    (tmp_path / "link").symlink_to(source)
-    for target in (source, tmp_path / "link"):
-        with pytest.raises(ValueError, match="itself"):
-            copy(source, target)
-
-
 def test_copy_of_one_checkpoint_continues_like_source(source, tmp_path):
     for name in (AT_6, AT_8):
         target = tmp_path / name
         done = copy(source, target, name)
-        assert (done.checkpoint, done.copied) == (name, [name])
+        assert (done.checkpoint, done.copied, committed(target), events_at(target)) == (name, [name], [name], {})
         files, own, at = tree(target), int(name[1:7]), batches_of(name)
         documents = attempts(files)
         assert sorted(documents) == [own, own + 1]
         assert files[f"attempts/{own:06d}.json"] == (source / f"attempts/{own:06d}.json").read_bytes()
         assert documents[own + 1]["parent"] == name
         assert documents[own + 1]["token"] not in (documents[own]["token"], done.run_id)
-        assert committed(target) == [name]
-        assert events_at(target) == {}
         life = Life(target)
         assert life.restore().checkpoint == name
         assert life.run.digest() == digest_at(at)
-        assert attempts(tree(target))[own + 2]["parent"] == name
-        for further in (at + 1, at + 4):
-            life.saved_at(further)
-            assert Life(target).manager.latest().name == name_at(own + 2, further)
-        later = Life(target)
-        later.restore()
-        later.saved_at(at + 7)
-        assert digest_of(target, name_at(own + 3, at + 7)) == digest_at(at + 7)
+        assert life.saved_at(at + 4) == name_at(own + 2, at + 4)
+        assert digest_of(target, name_at(own + 2, at + 4)) == digest_at(at + 4)
 
 
 def test_resumed_copy_of_latest_keeps_its_choice(source, target):
@@ -682,12 +559,10 @@ def test_whole_run_and_single_checkpoint_do_not_mix(source, target, tmp_path):
     copy(source, tmp_path / "whole")
     with pytest.raises(ResumeError, match="the whole run"):
         copy(source, tmp_path / "whole", AT_8)
-    for key in (f"checkpoints/{AT_4}", "events/a000001-0001.jsonl"):
-        shutil.copytree(target, tmp_path / key[:6])
-        (tmp_path / key[:6] / key).parent.mkdir(exist_ok=True)
-        shutil.move(source / key, tmp_path / key[:6] / key)
-        with pytest.raises(ResumeError, match=key):
-            copy(source, tmp_path / key[:6], AT_8)
+    (target / "events").mkdir()
+    shutil.move(source / "events/a000001-0001.jsonl", target / "events")
+    with pytest.raises(ResumeError, match=r"events/a000001-0001\.jsonl"):
+        copy(source, target, AT_8)
 
 
 def test_missing_or_corrupt_checkpoint_writes_nothing(source, target, monkeypatch):
@@ -709,38 +584,6 @@ def test_one_that_goes_meanwhile_is_an_error(source, target):
         copy(FaultyStorage(LocalStorage(source), [prune]), target, AT_6)
     with pytest.raises(CheckpointNotFoundError, match="copy another checkpoint to another root"):
         copy(source, target, AT_6)
-    with pytest.raises(CkptKitError, match="has not ended"):
-        Life(target).restore()
-
-
-URLS = {
-    "/data/runs/a@b?c": "/data/runs/a@b?c",
-    "s3://bucket/runs/vit": "s3://bucket/runs/vit",
-    "s3://key:secret@bucket/runs/vit?token=x#y": "s3://bucket/runs/vit",
-    "http://user:p%40ss@host:9000/b": "http://host:9000/b",
-    "simplecache::ftp://user:pw@host/x": "simplecache::ftp://host/x",
-    "zip://*.bin?a=b::filecache::https://u:pw@host/x.zip?sig=c::d": "zip://*.bin::filecache::https://host/x.zip",
-    "ftp://user:p::w@[fe80::1]:21/a::b": "ftp://[fe80::1]:21/a::b",
-    "memory:///runs/a": "memory:///runs/a",
-    "user@host::/data": "user@host::/data",
-}
-
-
-def test_sources_without_id_are_distinguished_by_url(source, target, tmp_path):
-    other = tmp_path / "other"
-    history(other)
-    for root in (source, other):
-        (root / "run.json").unlink()
-    copy(source, target, AT_6)
-    before = tree(target)
-    with pytest.raises(ResumeError, match=f"copy of something else.* of {source}"):
-        copy(other, target, AT_6)
-    assert tree(target) == before
-    assert copy(source, target, AT_6).present == [AT_6]
-
-
-def test_no_credentials_are_written_down():
-    assert {url: clean_url(url) for url in URLS} == URLS
 
 
 def events_at(root: Path) -> dict[str, bytes]:
@@ -756,19 +599,10 @@ def test_events_are_copied_and_updated(source, target):
     life = Life(source)
     life.restore()
     life.saved_at(12)
-    copy(source, target)
-    after = events_at(target)
-    assert after == events_at(source)
-    assert after.keys() - before.keys() == {"events/a000003-0001.jsonl"}
-
-
-def test_events_of_impossible_size_stay_behind(source, target):
-    sound = events_at(source)
     with (source / "events/a000001-0099.jsonl").open("wb") as file:
-        file.truncate(MAX_SEGMENT_BYTES + 1)
-    for _ in range(2):
-        copy(source, target)
-        assert events_at(target) == sound
-    (source / "events/a000001-0099.jsonl").write_bytes(bytes(MAX_SEGMENT_BYTES))  # a possible one
+        file.truncate(MAX_SEGMENT_BYTES + 1)  # no event file can be as large
+    copy(source, target)
+    assert events_at(target).keys() - before.keys() == {"events/a000003-0001.jsonl"}
+    (source / "events/a000001-0099.jsonl").write_bytes(bytes(MAX_SEGMENT_BYTES))
     copy(source, target)
     assert events_at(target) == events_at(source)

@@ -7,8 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.runs.dict_storage import DictStorage
 from support.runs.rank_files import NAME, leaf, opened, write_ranks
 from support.runs.scenario import AT_6, corrupt, history, name_at
@@ -16,15 +14,14 @@ from support.runs.scenario import AT_6, corrupt, history, name_at
 from ckptkit.checkpoint import shard_bytes
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.core.placement import Box
-from ckptkit.core.tensors import bytes_of, leaf_of
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
-from ckptkit.format.documents import ShardEntry, digest_of
+from ckptkit.core.tensors import leaf_of
+from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.faults import FaultyStorage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools import diff
 from ckptkit.tools.diff import Divergence, Side, compare, in_order_of_size, state_differences
@@ -48,32 +45,11 @@ def compared(a, b, names=(None, None), told=None):
     return found
 
 
-def by_name(found):
-    return {one.name: one for one in found.leaves}
-
-
 def reads(storage):
     return [call.keys[0] for call in storage.calls if call.operation == "read_into"]
 
 
-@pytest.fixture
-def root(tmp_path):
-    history(tmp_path / "run")
-    return tmp_path / "run"
-
-
-def states_at(*batches):
-    """The arrays of a run that was never saved."""
-    run, found = NumpyRun(accumulation_steps=4, size=5), []
-    for at in batches:
-        for _ in run.train_until(at):
-            pass
-        found.append({"weights": run.weights.copy(), "moments": run.moments.copy()})
-    return found
-
-
 def trained(root, run, *batches):
-    """The names of checkpoints after so many batches."""
     with CheckpointManager(root, keep=KeepLatest(5)) as manager:
         manager.restore(run)
         names = []
@@ -84,7 +60,8 @@ def trained(root, run, *batches):
     return names
 
 
-def test_two_checkpoints_of_a_run(root):
+def test_two_checkpoints_of_a_run(tmp_path):
+    history(root := tmp_path / "run")
     storage, told = FaultyStorage(LocalStorage(root)), []
     found = compared(storage, storage, (AT_4, AT_6), told)
     assert found.progress == {"batch": (4, 6), "micro_step": (0, 2), "batches_delivered": (4, 6)}
@@ -101,20 +78,15 @@ def test_two_checkpoints_of_a_run(root):
     assert (same.is_empty, same.suspicion) == (True, None)
 
 
-def test_by_how_much_is_what_numpy_says(tmp_path):
+def test_each_file_that_differs_is_read_once(tmp_path):
+    """The frozen one is equal, and not read at all."""
     names = trained(tmp_path, NumpyRun(accumulation_steps=4, size=5), 4, 12)
     storage = FaultyStorage(LocalStorage(tmp_path))
     found = compared(storage, storage, names, [])
-    a, b = states_at(4, 12)
-    assert set(by_name(found)) == {"weights", "moments"}
-    assert by_name(found)["moments"].role == "optimizer"
-    for name, leaf_found in by_name(found).items():
-        before, after = a[name].astype(np.float64), b[name].astype(np.float64)
-        numbers, distance = leaf_found.divergence, np.abs(before - after)
-        assert numbers.differing == np.count_nonzero(a[name] != b[name]) == 5
-        assert numbers.max_abs == distance.max()
-        assert numbers.max_relative == (distance / np.maximum(np.abs(before), np.abs(after))).max()
-    # Each file of each side once, and the frozen one not at all.
+    assert {(leaf.name, leaf.role, leaf.divergence.differing) for leaf in found.leaves} == {
+        ("weights", "weights", 5),
+        ("moments", "optimizer", 5),
+    }
     files = ["optimizer-000.safetensors", "weights-000.safetensors"]
     assert sorted(key.rpartition("/")[2] for key in reads(storage)) == sorted(files * 2)
     assert not found.is_empty
@@ -125,8 +97,7 @@ class Stale(NumpyRun):
 
     def __init__(self, *stale, bare=False, **options):
         super().__init__(**options)
-        self._stale = {name: getattr(self, name).copy() for name in stale}
-        self._bare = bare
+        self._stale, self._bare = {name: getattr(self, name).copy() for name in stale}, bare
 
     def capture(self):
         captured = super().capture()
@@ -152,11 +123,8 @@ def test_updates_that_changed_no_weight_are_suspicious(tmp_path):
         storage = LocalStorage(tmp_path / str(number))
         names = trained(tmp_path / str(number), Stale(*stale, bare=bare, accumulation_steps=2), 4, 8, 9)
         suspicion = compared(storage, storage, names[:2]).suspicion
-        if words is None:
-            assert suspicion is None
-        else:
-            assert suspicion.startswith("2 updates lie between the two, and all 2 weights are equal")
-            assert words in suspicion
+        assert (suspicion is None) == (words is None)
+        assert words is None or (suspicion.startswith("2 updates lie between the two") and words in suspicion)
         assert compared(storage, storage, names[1:]).suspicion is None, "no update lies between them"
 
 
@@ -172,27 +140,12 @@ def test_damage_is_an_error_and_no_difference(tmp_path):
         compared(LocalStorage(tmp_path), LocalStorage(tmp_path), names)
 
 
-def test_checkpoint_removed_during_diff_is_not_corrupt(tmp_path):
-    history(tmp_path / "a")
-    trained(tmp_path / "b", NumpyRun(seed=8, accumulation_steps=4, size=5), 4)
-    folder = tmp_path / "b/checkpoints" / AT_4
-
-    def remove():
-        (folder / "COMMIT").unlink()
-        (folder / "rank-00000/weights-000.safetensors").unlink()
-
-    storage = FaultyStorage(LocalStorage(tmp_path / "b"), [Fault(remove, operations={"read_into"})])
-    with pytest.raises(CheckpointNotFoundError, match="removed while"):
-        compared(LocalStorage(tmp_path / "a"), storage, (AT_4, AT_4))
-
-
 WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
 CHANGED = WHOLE.copy()
 CHANGED[2, 3] += 1
 
 
 def cut(whole, rows, columns):
-    """A grid of parts, one for each rank."""
     found = []
     for row in np.array_split(np.arange(4), rows):
         for column in np.array_split(np.arange(6), columns):
@@ -230,7 +183,6 @@ def test_diff_assembles_parts_of_any_cut(monkeypatch):
 
 
 def test_diff_result_ignores_window_and_leaf_order(monkeypatch):
-    """The files are proven by their digests each time."""
     monkeypatch.setattr(diff, "WINDOW_BYTES", 12)
     leaves = [leaf(f"z{n}", np.arange(7, dtype=np.float32) + n, "per_rank") for n in range(4)]
     changed = [leaf(f"z{n}", np.arange(7, dtype=np.float32) + n + (n == 2), "per_rank") for n in range(4)]
@@ -255,55 +207,7 @@ def test_diff_result_ignores_window_and_leaf_order(monkeypatch):
     assert {one.name: one.divergence.max_abs for one in compared(a, b).leaves} == dict.fromkeys(names, 1.0)
 
 
-def test_looks_back_give_the_right_bytes(monkeypatch):
-    for spans in ([(64, 10), (5, 3), (40, 40)], [(99, 1), (0, 100)], [(50, 14), (50, 14)]):
-        storage, (shard,), files = proven_files(monkeypatch, 1)
-        for start, count in spans:
-            assert bytes_at(files, shard, start, count) == storage.files[shard.key][start : start + count], spans
-        files.end()
-    storage, shards, files = proven_files(monkeypatch, 4)
-    for shard in (*shards, *shards):  # closed ones can be read again
-        assert bytes_at(files, shard, 30, 30) == storage.files[shard.key][30:60]
-    files.end()
-
-
-def proven_files(monkeypatch, count):
-    """Reads files of 100 bytes in windows of 16."""
-    monkeypatch.setattr(shard_bytes, "_WINDOW_BYTES", 16)
-    storage, shards = DictStorage(), []
-    for number in range(count):
-        data = np.random.default_rng(number).bytes(100)
-        key = f"{NAME.rank_folder(number)}/weights-000.safetensors"
-        storage.files[key] = data
-        shards.append(
-            ShardEntry(key=key, size_bytes=100, digest=digest_of(data), role="weights", tensors=[], blocks=None)
-        )
-    return storage, shards, shard_bytes.ProvenFiles(storage, NAME, lambda size_bytes: None)
-
-
-def bytes_at(files, shard, start, count):
-    into = bytearray(count)
-    files.read(shard, start, memoryview(into))
-    return bytes(into)
-
-
-def test_bytes_that_nobody_read_are_proven(monkeypatch):
-    for count in (1, 4):  # still open, and made way for others
-        storage, shards, files = proven_files(monkeypatch, count)
-        key = shards[0].key
-        storage.files[key] = storage.files[key][:-1] + b"?"
-
-        def read_some_of_each(shards=shards, files=files):
-            for shard in shards:
-                bytes_at(files, shard, 0, 3)
-            files.end()
-
-        with pytest.raises(CorruptCheckpointError, match=key):
-            read_some_of_each()
-
-
 def test_diff_reports_form_changes_and_sorts_rows():
-    """Leaves of different form are not compared by value, and those of each rank by rank."""
     ones = [leaf(name, np.ones(3)) for name in ("little", "part", "whole")]
     changed = {"little": [1.5, 1.5, 1.5], "part": [1.0, 2.0, 1.0], "whole": [2.0, 2.0, 2.0]}
     a = write_ranks([[leaf("x", np.zeros(3, np.float32)), *ones, leaf("a", np.ones(1))]])
@@ -322,7 +226,6 @@ def test_diff_reports_form_changes_and_sorts_rows():
 
 
 def bits(*values):
-    """Of bfloat16."""
     return (np.array(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -358,36 +261,8 @@ def test_numbers_of_every_kind():
         if ulps is not None or dtype[0] != "F":
             assert found.max_ulps == ulps, (dtype, a)
     found = divergence("BF16", bits(NAN, 1, NAN), bits(NAN, INF, 3))
-    assert (found.nans_a, found.nans_b) == (2, 1)
-
-
-def test_pieces_count_as_much_as_the_whole():
-    for scalar, split, order in itertools.product((np.float32, np.int16), range(1, 6), (1, -1)):
-        dtype = "F32" if scalar is np.float32 else "I16"
-        a, b = np.array([1, 9, 5, 4, 4, 2], scalar), np.array([1, 3, 7, 4, 5, 9], scalar)
-        if dtype == "F32":
-            a[[0, 4]] = NAN
-            b[5] = NAN
-        a, b = a[::order], b[::order]
-        pieces = divergence(dtype, a[:split], b[:split])
-        pieces.add(dtype, a[split:], b[split:], lambda at, split=split: (at + split,))
-        assert pieces == divergence(dtype, a, b), (dtype, split, order)
-
-
-LARGEST = np.finfo(np.float32).max
-NUMBERS = st.floats(width=32, min_value=float(-LARGEST), max_value=float(np.nextafter(LARGEST, -LARGEST)))
-
-
-@settings(max_examples=60)
-@given(st.lists(NUMBERS, min_size=2, max_size=2))
-def test_ulps_count_steps_between_floats(pair):
-    low, high = sorted(np.float32(pair))
-    up = np.nextafter(low, np.float32(INF))
-    step = divergence("F32", np.float32([low]), np.float32([up]))
-    # From a negative to a positive zero is a step of its own.
-    assert step.max_ulps in ((1, 2) if low == 0 or up == 0 else (1,))
-    there, back = (divergence("F32", np.float32([a]), np.float32([b])) for a, b in ((low, high), (high, low)))
-    assert there.max_ulps == back.max_ulps
+    found.add("BF16", bits(NAN), bits(2), lambda at: (at + 3,))  # another piece
+    assert (found.nans_a, found.nans_b, found.differing, found.first) == (3, 1, 3, (1,))
 
 
 def test_states_are_compared_place_by_place():
@@ -425,8 +300,5 @@ def test_diff_memory_is_bounded_by_windows(monkeypatch):
             return super().read_into(key, buffers, offset_bytes)
 
     a, b = (Measured(write_ranks([[leaf("w", np.arange(1000) + n)]]).files) for n in range(2))
-    (one,) = compared(a, b).leaves
-    assert one.divergence.differing == 1000
+    assert compared(a, b).leaves[0].divergence.differing == 1000
     assert max(asked) <= 128
-    assert sum(asked) == 2 * len(a.files[f"{NAME.rank_folder(0)}/weights-000.safetensors"])
-    assert bytes_of(np.arange(3)).size == 24

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from pathlib import Path
+import itertools
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from support.corrupt import corrupted
 from support.runs.forge import forge
 from support.runs.rank_files import NAME, commit, documents_of, leaf, write_ranks
 from support.runs.scenario import AT_6, Life, committed, corrupt, history, name_at, tree
+from support.told_watch import ToldWatch
 
 from ckptkit.core.placement import Box
 from ckptkit.errors import CheckpointNotFoundError, StorageError
@@ -24,32 +24,12 @@ AT_4 = name_at(1, 4)
 WEIGHTS = "rank-00000/weights-000.safetensors"
 
 
-class Watch:
-    """Counts, from whatever thread it is told."""
-
-    def __init__(self):
-        self.planned = None
-        self.read_bytes = 0
-        self.ends = {}
-        self._lock = threading.Lock()
-
-    def plan(self, checkpoints, size_bytes):
-        self.planned = (checkpoints, size_bytes)
-
-    def advance(self, size_bytes):
-        with self._lock:
-            self.read_bytes += size_bytes
-
-    def end(self, name, outcome):
-        self.ends[name] = outcome
-
-
 def audited(root, checkpoint=None, storage=None):
-    return audit(storage or LocalStorage(root), Watch(), checkpoint)
+    return audit(storage or LocalStorage(root), ToldWatch(), checkpoint)
 
 
 def problems(found, name):
-    (proof,) = [one for one in found.checkpoints if one.name == name]
+    (proof,) = [proof for proof in found.checkpoints if proof.name == name]
     return proof.problems
 
 
@@ -60,20 +40,16 @@ def root(tmp_path):
 
 
 def test_audit_of_whole_run_reads_shards_once(root, monkeypatch):
-    """It finds nothing, and it writes nothing."""
     before = tree(root)
-    storage, watch = FaultyStorage(LocalStorage(root)), Watch()
+    storage, watch = FaultyStorage(LocalStorage(root)), ToldWatch()
     found = audit(storage, watch)
-    assert found.is_fine
-    assert watch.ends == {AT_4: "whole", AT_6: "whole"}
+    assert (found.is_fine, found.start.checkpoint) == (True, AT_6)
+    assert dict(watch.ended) == {AT_4: "whole", AT_6: "whole"}
     shards = {key: len(data) for key, data in before.items() if key.endswith(".safetensors")}
     assert sum(key.startswith("frozen/") for key in shards) == 1  # both refer to it
-    assert watch.planned == (2, sum(shards.values()))
-    assert watch.read_bytes == sum(shards.values())
+    assert (watch.planned, watch.read_bytes) == ([(2, sum(shards.values()))], sum(shards.values()))
     assert sorted(call.keys[0] for call in storage.calls if call.operation == "read_into") == sorted(shards)
-    assert found.start.checkpoint == AT_6
     assert {call.operation for call in storage.calls} <= {"list", "walk", "read", "read_into"}
-    assert tree(root) == before
     monkeypatch.setattr("ckptkit.tools.verify._WINDOW_BYTES", 16)  # large files are read in windows
     storage = FaultyStorage(LocalStorage(root))
     assert audited(root, storage=storage).is_fine
@@ -87,88 +63,57 @@ def test_audit_of_whole_run_reads_shards_once(root, monkeypatch):
 def test_every_file_of_a_checkpoint_is_looked_at(root):
     pristine = tree(root)
     # No checkpoint needs events; `ckptkit report` says which are damaged.
-    for key in sorted(key for key in pristine if not key.startswith("events/")):
-        for how in ("flip", "cut", "missing"):
-            if how == "missing":
-                (root / key).unlink()
-            else:
-                (root / key).write_bytes(corrupted(pristine[key], how))
-            found = audited(root)
-            wrong = {one.file for proof in found.checkpoints for one in proof.problems}
-            wrong |= {one.file for one in found.problems}
-            if key.endswith("/COMMIT") and how == "missing":
-                assert found.uncommitted == (key.split("/")[1],)
-                assert found.is_fine
-            else:
-                assert not found.is_fine, (key, how)
-                assert key in wrong, (key, how)
-            (root / key).parent.mkdir(parents=True, exist_ok=True)
-            (root / key).write_bytes(pristine[key])
+    keys = sorted(key for key in pristine if not key.startswith("events/"))
+    for key, how in itertools.product(keys, ("flip", "cut", "missing")):
+        (root / key).unlink() if how == "missing" else (root / key).write_bytes(corrupted(pristine[key], how))
+        found = audited(root)
+        wrong = [*found.problems, *(problem for proof in found.checkpoints for problem in proof.problems)]
+        if key.endswith("/COMMIT") and how == "missing":
+            assert (found.is_fine, found.uncommitted) == (True, (key.split("/")[1],))
+        else:
+            assert not found.is_fine, (key, how)
+            assert key in {problem.file for problem in wrong}, (key, how)
+        (root / key).parent.mkdir(parents=True, exist_ok=True)
+        (root / key).write_bytes(pristine[key])
     assert audited(root).is_fine
-
-
-def test_unreadable_documents_do_not_stop_the_audit(root):
-    """The rank documents, or the folder, say what else there is."""
-    folder, pristine = root / "checkpoints" / AT_6, tree(root)
-    for document, damage, words in (
-        ("manifest.json", Path.unlink, "is missing"),
-        ("COMMIT", lambda path: path.write_bytes(b"{"), "is not a valid Commit"),
-    ):
-        damage(folder / document)
-        corrupt(root, AT_6)
-        unreadable, shard = problems(audited(root), AT_6)
-        assert (unreadable.file, shard.file) == (f"checkpoints/{AT_6}/{document}", f"checkpoints/{AT_6}/{WEIGHTS}")
-        assert words in unreadable.message
-        if document == "COMMIT":  # nor can the manifest be read
-            (folder / "manifest.json").write_bytes(b"{")
-            manifest = problems(audited(root), AT_6)[1]
-            assert manifest.file == f"checkpoints/{AT_6}/manifest.json"
-            assert "is not a valid Manifest" in manifest.message
-        for file in (document, WEIGHTS):
-            (folder / file).write_bytes(pristine[f"checkpoints/{AT_6}/{file}"])
 
 
 def test_wrong_sizes_and_contradictions_are_told(root):
     path = root / f"checkpoints/{AT_6}/{WEIGHTS}"
     data = path.read_bytes()
     cut = Fault(lambda: path.write_bytes(data[:50]), operations={"read_into"}, key=f"*/{AT_6}/{WEIGHTS}")
-    (one,) = problems(audited(root, storage=FaultyStorage(LocalStorage(root), [cut])), AT_6)  # after it was listed
-    assert one.message == f"{one.file} ends at byte 50, expected {len(data)} (in it: weights)"
-    path.write_bytes(data + b"x")
-    (one,) = problems(audited(root), AT_6)
-    assert "bytes, expected" in one.message
+    (problem,) = problems(audited(root, storage=FaultyStorage(LocalStorage(root), [cut])), AT_6)  # after it was listed
+    assert problem.message == f"{problem.file} ends at byte 50, expected {len(data)} (in it: weights)"
     path.write_bytes(data)
 
     def lie(fields):
         fields["size_bytes"] += 1
 
     def halve(fields):
-        (tensor,) = next(one for one in fields["shards"] if one["role"] == "optimizer")["tensors"]
-        (size,) = tensor["shape"]
-        tensor["part"] = {"global_shape": [2 * size], "offsets": [0]}
+        (tensor,) = next(shard for shard in fields["shards"] if shard["role"] == "optimizer")["tensors"]
+        tensor["part"] = {"global_shape": [2 * tensor["shape"][0]], "offsets": [0]}
 
     for document, forgery, words in (("manifest", lie, "says that all shards"), ("rank", halve, "is missing")):
         history(root.parent / document)
         forge(root.parent / document, AT_6, document, forgery)
         found = audited(root.parent / document)
-        (one,) = problems(found, AT_6)
-        assert words in one.message
+        (problem,) = problems(found, AT_6)
+        assert words in problem.message
         assert found.start.checkpoint == AT_4
 
 
 def test_what_a_start_would_refuse_is_told(root):
-    (root / "run.json").rename(root / "away")
-    (one,) = audited(root).problems
-    assert "the next start creates a new one" in one.message
-    (root / "away").rename(root / "run.json")
+    pristine = tree(root)
+    (root / "run.json").unlink()
+    (problem,) = audited(root).problems
+    assert "the next start creates a new one" in problem.message
     path = root / "attempts/000001.json"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
+    path.write_bytes(pristine["attempts/000001.json"][:-1])
     found = audited(root)
-    assert [one.file for one in found.problems] == ["attempts/000001.json"]
-    assert {one.outcome for one in found.checkpoints} == {"corrupt"}
+    assert [problem.file for problem in found.problems] == ["run.json", "attempts/000001.json"]
+    assert {proof.outcome for proof in found.checkpoints} == {"corrupt"}
     assert "000001.json" in found.start.problem
-    path.write_bytes(whole)
+    path.write_bytes(pristine["attempts/000001.json"])
     for name in (AT_4, AT_6):
         corrupt(root, name)
     start = audited(root).start
@@ -177,52 +122,37 @@ def test_what_a_start_would_refuse_is_told(root):
     for name in (AT_4, AT_6):
         (root / f"checkpoints/{name}/COMMIT").unlink()
     found = audited(root)
-    assert [one.message for one in found.problems] == ["attempts/000001.json is missing"]
+    assert found.problems[-1].message == "attempts/000001.json is missing"
     assert found.uncommitted == (AT_4, AT_6)
 
 
 def test_audit_reports_every_problem(root):
-    corrupt(root, AT_6)
-    corrupt(root, AT_6, "rank-00000/optimizer-000.safetensors", "cut")
-    corrupt(root, AT_6, "rank-00000/accumulators-000.safetensors", "missing")
-    corrupt(root, AT_6, "manifest.json")
+    damages = {WEIGHTS: "flip", "manifest.json": "flip"}
+    damages |= {"rank-00000/optimizer-000.safetensors": "cut", "rank-00000/accumulators-000.safetensors": "missing"}
+    for file, how in damages.items():
+        corrupt(root, AT_6, file, how)
     found = audited(root)
-    by_file = {one.file.removeprefix(f"checkpoints/{AT_6}/"): one for one in problems(found, AT_6)}
-    assert set(by_file) == {
-        "manifest.json",
-        WEIGHTS,
-        "rank-00000/optimizer-000.safetensors",
-        "rank-00000/accumulators-000.safetensors",
-    }
+    by_file = {problem.file.removeprefix(f"checkpoints/{AT_6}/"): problem for problem in problems(found, AT_6)}
+    assert set(by_file) == set(damages)
     assert by_file[WEIGHTS].tensors == ("weights",)
     for file in (WEIGHTS, "manifest.json"):
-        one = by_file[file]
-        assert one.expected != one.found
-        assert one.expected in one.message
-        assert one.found in one.message
+        problem = by_file[file]
+        assert problem.expected != problem.found
+        assert problem.expected in problem.message
+        assert problem.found in problem.message
     assert "is missing" in by_file["rank-00000/accumulators-000.safetensors"].message
     assert problems(found, AT_4) == ()
-    assert found.start.checkpoint == AT_4
-    assert found.start.passed_over == (AT_6,)
+    assert (found.start.checkpoint, found.start.passed_over) == (AT_4, (AT_6,))
 
 
 def test_copy_that_has_not_ended_starts_nothing(root):
-    """Whatever of it is committed already and whole."""
     origin = CopiedFrom(url="elsewhere", run_id=None, checkpoint=None, last_attempt=7)
     (root / "run.json").write_bytes(encode(RunDocument(run_id="0" * 32, created_at="", copied_from=origin).sealed()))
     found = audited(root)
-    assert {one.outcome for one in found.checkpoints} == {"whole"}
+    assert {proof.outcome for proof in found.checkpoints} == {"whole"}
     assert found.start.checkpoint is None
     assert "has not ended" in found.start.problem
     assert not found.is_fine
-
-
-def test_damage_in_several_ranks_is_told():
-    storage = write_ranks([[leaf(f"own{rank}", np.arange(3), "per_rank")] for rank in range(4)])
-    damaged = [NAME.rank_key(1), NAME.rank_key(2), *(key for key in storage.files if "rank-00003/" in key)]
-    for key in damaged:
-        storage.files[key] = storage.files[key][:-2] + b"??"
-    assert sorted(one.file for one in problems(audited(None, storage=storage), str(NAME))) == sorted(damaged)
 
 
 def test_uncommitted_and_void_folders_are_told_and_fine(root):
@@ -269,39 +199,28 @@ def test_concurrent_retention_is_no_problem(root, monkeypatch, operation):
         going_on = storage.inject(Fault(lambda life=life: life.saved_at(10), operations={operation}, key=key))
         found = audited(job, storage=storage)
         assert going_on.fired == 1
-        assert [one.outcome for one in found.checkpoints] == ["removed", "whole"]
+        assert [proof.outcome for proof in found.checkpoints] == ["removed", "whole"]
         assert found.is_fine
 
 
 def test_damaged_blocks_of_sharded_leaf_name_tensor():
-    parts = [
-        [
-            leaf("a", np.arange(64, dtype=np.float32), Box((128,), (64 * rank,))),
-            leaf("b", np.arange(64, dtype=np.float32), Box((128,), (64 * rank,))),
-        ]
-        for rank in range(2)
-    ]
+    values = np.arange(64, dtype=np.float32)
+    parts = [[leaf(name, values, Box((128,), (64 * rank,))) for name in "ab"] for rank in range(2)]
     storage = write_ranks(parts, block_bytes=64)
     storage.files["run.json"] = encode(RunDocument(run_id="1" * 32, created_at="then").sealed())
-    assert audit(storage, Watch()).is_fine
+    assert audited(None, storage=storage).is_fine
     key = f"{NAME.rank_folder(1)}/weights-000.safetensors"
-    data = bytearray(storage.files[key])
-    data[-1] ^= 1
-    storage.files[key] = bytes(data)
-    (one,) = problems(audit(storage, Watch()), str(NAME))
-    assert one.tensors == ("b",)
-    data[-1] ^= 1
-    data[10] ^= 1  # of the header
-    storage.files[key] = bytes(data)
-    (one,) = problems(audit(storage, Watch()), str(NAME))
-    assert one.tensors == ()
-    assert "in it" not in one.message
-    data[10] ^= 1
-    storage.files[key] = bytes(data)
+    sound = storage.files[key]
+    for at, tensors in ((len(sound) - 1, ("b",)), (10, ())):  # of the last tensor, and of the header
+        storage.files[key] = sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :]
+        (problem,) = problems(audited(None, storage=storage), str(NAME))
+        assert problem.tensors == tensors
+        assert ("in it" in problem.message) == (tensors != ())
+    storage.files[key] = sound
     documents = documents_of(storage)
     digests = documents[1].shards[0].blocks.digests
     digests[-1] = digests[0]
     commit(storage, documents)
-    (one,) = problems(audit(storage, Watch()), str(NAME))
-    assert one.tensors == ("b",)
-    assert "matches its digest, but not the digests of its blocks" in one.message
+    (problem,) = problems(audited(None, storage=storage), str(NAME))
+    assert problem.tensors == ("b",)
+    assert "matches its digest, but not the digests of its blocks" in problem.message

@@ -17,30 +17,25 @@ import pytest
 from support import ranked_training
 from support.doctor_lives import life, run_doctor, stepped
 from support.process_ranks import environment, launcher
-from support.thread_ranks import results_of, run_ranks
 
-from ckptkit.core.progress import ResumePoint
-from ckptkit.manager.writer import NotEndedError
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import open_storage
 from ckptkit.tools.doctor import examine
-from ckptkit.tools.doctor.compare import first_difference, first_unequal_replica, other_losses
+from ckptkit.tools.doctor.compare import first_difference, other_losses
 from ckptkit.tools.doctor.examine import DoctorExamination
-from ckptkit.tools.doctor.lives.probe import Runs, TrialProbe
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     KilledEvent,
     LifePlan,
-    SavedEvent,
     StoppedEvent,
     Unrestored,
     have_ended,
+    line_of,
     read_traces,
     trace_of,
 )
 from ckptkit.tools.doctor.lives.trial import TrialLife, live
-from ckptkit.tools.doctor.plan import victims
 from ckptkit.tools.doctor.result import DoctorOptions, UnusableScriptError
 
 SCRIPT, Seen = ranked_training.__file__, ranked_training.Run
@@ -79,54 +74,8 @@ def test_lives_lose_one_rank_or_all_and_every_rank_is_compared(here, capsys):
     assert not (here / "run").exists()
     assert not list(here.glob("trained-*"))
     storage = open_storage(next((here / "kept" / "root-3").iterdir()))  # what lies there afterwards: of both ranks
-    saved = [one.progress.batches_delivered for one in list_checkpoints(storage)]
-    planned = [
-        event.step
-        for one in lives
-        for event in read_traces(here / "kept" / f"{one['name']}.trace")[0]
-        if isinstance(event, SavedEvent)
-    ]
-    assert len(planned) == 3
-    assert saved == planned[-len(saved) :]
-    assert [one["began_at"] for one in lives[3:]] == planned
+    assert list_checkpoints(storage)[-1].progress.batches_delivered == lives[-1]["began_at"]
     assert open_wanted(storage, "latest").manifest.world_size == 2
-
-
-def test_no_rank_dies_before_all_have_come_so_far(here, capsys):
-    """Rank 0 is behind and commits last; a launcher ends it as soon as rank 1 has died."""
-    code, found = examined(capsys, "lags", steps=3, kills=1)
-    assert (code, found["exact"]) == (0, True)
-    assert (found["lives"][2]["killed_after"], found["lives"][2]["ended_at"]) == (2, 2)
-    assert found["lives"][3]["began_at"] == 1
-    assert killed_in(here, "life-003") == [1]
-
-
-class Late:
-    """A save that is not committed when its rank asks for the first two times."""
-
-    def __init__(self, times):
-        self.times = times
-
-    def result(self, timeout=None):
-        if self.times:
-            self.times -= 1
-            raise NotEndedError
-        return "a000001-c0000000001-m0000"
-
-
-def test_ranks_meet_while_one_of_them_still_writes(tmp_path):
-    """A framework gives up a gather for which a rank is late: none waits in it for another one's storage."""
-
-    def settled(world):
-        plan = LifePlan(root="root", trace=str(tmp_path / "trace"), stop=1)
-        probe = TrialProbe(Runs(plan), "url")
-        handle = Late(2 if world.rank == 0 else 0)
-        probe.begin(Seen(world=world), ResumePoint(), handle.result)
-        before = world.gathers
-        probe._settle(handle.result)
-        return handle.times, world.gathers - before
-
-    assert results_of(run_ranks(2, settled)) == [(0, 3), (0, 3)]
 
 
 def test_what_one_rank_forgets_names_that_rank(here, capsys):
@@ -178,7 +127,6 @@ def test_ranks_that_outlive_a_killed_one_are_ended(here):
 
 
 def of_ranks(*lines, **options) -> TrialLife:
-    """A life by hand: the lines of each rank."""
     parts = [replace(life(one, **options), rank=rank) for rank, one in enumerate(lines)]
     begun = Begun(url="/runs/mine", step=0, checkpoint=None, ranks=len(parts), replicated=("weights/w",))
     return replace(parts[0], events=[begun, *parts[0].events[1:]], rank=None, ranks=tuple(parts))
@@ -200,56 +148,34 @@ def test_earliest_rank_with_the_likeliest_cause_is_named():
     assert other_losses(of_ranks(same, losses, same), first, 3) == [2]
 
 
-def test_what_is_a_ranks_own_may_differ_between_ranks():
-    same = [stepped(1), stepped(2)]
-    assert first_unequal_replica(of_ranks(same, [stepped(1), stepped(2, rng="own", batch="own")])) is None
-    found = first_unequal_replica(of_ranks(same, same, [stepped(1), stepped(2, weights="other", rng="own")]))
-    assert (found.rank, found.step, found.names) == (2, 2, ("weights/w",))
-    assert first_unequal_replica(life(same)) is None
-
-
-def test_each_life_loses_another_rank():
-    assert [victims(number, 1) for number in range(4)] == [None] * 4
-    assert [victims(number, 2) for number in range(6)] == [(1,), None, (0,), (1,), None, (0,)]
-    assert [victims(number, 4) for number in range(6)] == [(3,), None, (0,), (1,), None, (2,)]
-
-
 def test_life_of_ranks_ended_when_one_died_or_all_stopped(tmp_path):
     trace = tmp_path / "trace"
-
-    def written(rank, *events):
-        lines = [event.model_dump_json() + "\n" for event in events]
-        trace_of(trace, rank).write_text("".join(lines))
-
     begun = Begun(url="/runs/mine", step=0, checkpoint=None, ranks=2)
+    alone, stopped, killed = begun.model_copy(update={"ranks": 1}), StoppedEvent(step=1), KilledEvent(step=1)
+    unrestored = Unrestored(why="no")
     assert read_traces(trace) == [[]]
+    for first, second, ended in (
+        (None, None, False),
+        (None, [begun, stopped], False),  # the other one has not even begun
+        ([begun], [begun, stopped], False),
+        ([begun, stopped], [begun, stopped], True),
+        ([begun, stopped], [begun], False),
+        ([begun, stopped], [begun, killed], True),
+        ([alone], None, False),
+        ([alone, stopped], None, True),  # a launcher of one rank may wait, too
+        ([unrestored], None, True),
+        ([unrestored, alone], None, False),  # the script has begun another run
+        ([unrestored, begun, stopped], None, False),  # of two ranks
+    ):
+        for rank, events in enumerate((first, second)):
+            trace_of(trace, rank).unlink(missing_ok=True)
+            if events is not None:
+                trace_of(trace, rank).write_bytes(b"".join(map(line_of, events)))
+        assert have_ended(trace) == ended, (first, second)
+    trace_of(trace, 1).write_bytes((line_of(begun) + line_of(killed))[:-1])  # a line under way
+    trace.write_bytes(line_of(begun))
     assert not have_ended(trace)
-    written(1, begun, StoppedEvent(step=1))
-    assert not have_ended(trace)  # the other one has not even begun
-    written(0, begun)
-    assert not have_ended(trace)
-    written(0, begun, StoppedEvent(step=1))
-    assert have_ended(trace)
-    written(1, begun)
-    assert not have_ended(trace)
-    with trace_of(trace, 1).open("a") as file:
-        file.write(KilledEvent(step=1).model_dump_json())
-    assert not have_ended(trace)  # a line under way
-    written(1, begun, KilledEvent(step=1))
-    assert have_ended(trace)
-    assert [len(one) for one in read_traces(trace)] == [2, 2]
-    alone = begun.model_copy(update={"ranks": 1})
-    written(0, alone)
-    assert not have_ended(trace)
-    written(0, alone, StoppedEvent(step=1))
-    assert have_ended(trace)  # a launcher of one rank may wait, too
-    trace_of(trace, 1).unlink()
-    written(0, Unrestored(why="no"))
-    assert have_ended(trace)
-    written(0, Unrestored(why="no"), alone)
-    assert not have_ended(trace)  # the script has begun another run
-    written(0, Unrestored(why="no"), begun, StoppedEvent(step=1))
-    assert not have_ended(trace)  # of two ranks
+    assert [len(events) for events in read_traces(trace)] == [1, 1]
 
 
 def test_part_of_a_life_that_is_missing_is_no_planned_end():

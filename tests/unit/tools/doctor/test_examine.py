@@ -10,12 +10,16 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.doctor_lives import life, stepped
+from hypothesis import given
+from hypothesis import strategies as st
+from support.doctor_lives import life, progress, stepped
 
 from ckptkit.tools.doctor import examine
+from ckptkit.tools.doctor.budget import Fitting, LifeCost, TimeBudget, cost_of
 from ckptkit.tools.doctor.examine import DoctorExamination
 from ckptkit.tools.doctor.lives.trace import LifePlan, Stepped, StoppedEvent
 from ckptkit.tools.doctor.lives.trial import TrialLife
+from ckptkit.tools.doctor.plan import plan_deaths
 from ckptkit.tools.doctor.result import DoctorOptions, FailedLifeError, UnusableScriptError
 
 Line = Callable[[int, int, int], Stepped]  # of the number of the life, where it began, and the micro-step
@@ -28,7 +32,7 @@ class Script:
         self.plans: list[LifePlan] = []
         self.skipped: set[int] = set()
         self.lost: set[int] = set()  # saves that no life finds
-        self.exit_code = 0
+        self.failing = 0  # the number of the life that ends with exit code 3
         self.log = Path("log")
         self._length, self._line = length, line
         self.now = 0.0
@@ -45,17 +49,22 @@ class Script:
         lines = [self._line(len(self.plans), begun, step) for step in range(begun + 1, last + 1)]
         for step in {*plan.saves} - self.lost:
             self._saved[plan.root] = step
-        code = -signal.SIGKILL if plan.kill else self.exit_code
-        lines = [one for one in lines if one.step not in self.skipped]
+        code = -signal.SIGKILL if plan.kill else 3 if len(self.plans) == self.failing else 0
+        lines = [line for line in lines if line.step not in self.skipped]
         start, each = self.cost
         at = [self.now + start + each * number for number in range(len(lines))]
-        lines = [one.model_copy(update={"at": moment}) for one, moment in zip(lines, at, strict=True)]
+        lines = [line.model_copy(update={"at": moment}) for line, moment in zip(lines, at, strict=True)]
         self.now = at[-1] if at else self.now
         # The probe stops a process at its last micro-step, unless the script or a kill ends it there.
-        stops = self.exit_code == 0 and not plan.kill and (last == plan.stop or last < self._length)
+        stops = code == 0 and (last == plan.stop or last < self._length)
         stopped = [StoppedEvent(step=last)] if stops else []
         made = replace(
-            life([*lines, *stopped], begun=begun), name=name, exit_code=code, planned_kill=plan.kill, log=self.log
+            life([*lines, *stopped], begun=begun),
+            name=name,
+            exit_code=code,
+            planned_kill=plan.kill,
+            log=self.log,
+            seeded=plan.seed is not None,
         )
         until = began_at + time_limit.total_seconds()
         if self.now > until:
@@ -114,10 +123,10 @@ def test_unseen_values_that_a_resume_changes_are_noted(monkeypatch):
         values = {
             "net.n": f"int {step}",
             "net.rows[0]": f"int {step}",
-            "net.same": "int 3",
+            **{"net.same": "int 3", "port": "0"},
             "clock": f"{number} {step}",
         }
-        began = {**values, "net.n": "int 0", "net.rows[0]": "int 0"} if step == begun + 1 else {}
+        began = {**values, "net.n": "int 0", "net.rows[0]": "int 0", "port": str(number)} if step == begun + 1 else {}
         return stepped(step, values, began).model_copy(update={"unstored": {"a.json": "file"}})
 
     report = Script(monkeypatch, line=line).examined()
@@ -126,8 +135,6 @@ def test_unseen_values_that_a_resume_changes_are_noted(monkeypatch):
 
 
 def test_state_that_every_life_stores_otherwise_is_no_difference(monkeypatch):
-    """Such as a process id in a state_dict(); what differs only after a resume is one."""
-
     def line(number, begun, step):
         one = stepped(step)
         kept = {"told/kept.pid": str(number), "named/kept.mean": str(begun > 0 and number == 5)}
@@ -136,20 +143,6 @@ def test_state_that_every_life_stores_otherwise_is_no_difference(monkeypatch):
     report = Script(monkeypatch, line=line).examined()
     assert report.difference.names == ("named/kept.mean",)
     assert report.difference.life is report.lives[4]
-
-
-def test_what_every_life_holds_otherwise_counts_if_training_differs(monkeypatch):
-    """A clock that an object holds is no difference; its generator that was not seeded is one."""
-    for trained in (False, True):
-
-        def line(number, begun, step, trained=trained):
-            traced = stepped(step, weights=f"{number} {step}") if trained else stepped(step)
-            return traced.model_copy(update={"digests": {**traced.digests, "named/kept.value": str(number)}})
-
-        report = Script(monkeypatch, line=line).examined()
-        assert (report.difference is not None) == trained
-    assert report.difference.names == ("weights/w", "named/kept.value")
-    assert report.difference.life is report.lives[1]
 
 
 def of_names(digests, more, without):
@@ -240,15 +233,14 @@ def test_script_that_shows_too_little_is_refused(monkeypatch):
 
 
 def test_equal_life_that_failed_is_no_exact_one(monkeypatch, tmp_path):
-    def line(number, begun, step):
-        script.exit_code = 3 if number == 2 else 0
-        return stepped(step)
-
-    script = Script(monkeypatch, line=line)
-    script.log = tmp_path / "log"
-    script.log.write_text("out of luck")
-    with pytest.raises(FailedLifeError, match=r"exit code 3 after 9 micro-steps(.|\n)*out of luck"):
-        script.examined()
+    """A restart gets no seeds, which may be why it failed."""
+    (tmp_path / "log").write_text("out of luck")
+    for failing, hint in ((2, r"\."), (5, r"; .* without the seeds")):
+        script = Script(monkeypatch)
+        script.failing, script.log = failing, tmp_path / "log"
+        with pytest.raises(FailedLifeError, match=rf"exit code 3 after 9 micro-steps{hint}(.|\n)*out of luck"):
+            script.examined(seed=5)
+        assert len(script.plans) == failing
 
 
 def within(seconds: float) -> dict[str, timedelta]:
@@ -286,9 +278,8 @@ def test_time_for_no_kill_is_told_in_numbers(monkeypatch):
     with pytest.raises(UnusableScriptError, match=r"a life takes 3\.0 s .* and 1 s for each .* Allow 23 s or more"):
         script.examined(**within(15))
     assert len(script.plans) == 1
-    again = Script(monkeypatch)
-    again.cost = (3.0, 1.0)
-    assert again.examined(**within(23)).difference is None
+    script.now = 0.0
+    assert script.examined(**within(23)).difference is None
 
 
 def test_life_that_outlasts_the_time_ends_the_examination(monkeypatch, tmp_path):
@@ -305,16 +296,86 @@ def test_life_that_outlasts_the_time_ends_the_examination(monkeypatch, tmp_path)
         script.examined(time_limit=timedelta(seconds=1), **within(60))
 
 
-def test_restart_that_fails_without_a_seed_is_a_failure_that_says_so(monkeypatch, tmp_path):
-    script, made = Script(monkeypatch), examine.live
-    script.log = tmp_path / "log"
-    script.log.write_text("ResumeError: the list did not give the same 2 batches\n")
+class Clock:
+    now = 100.0
 
-    def refused(command, name, plan, **named):
-        life = made(command, name, plan, **named)
-        return replace(life, events=life.events[:1], exit_code=1, seeded=False) if life.begun.step else life
+    def __call__(self) -> float:
+        return self.now
 
-    monkeypatch.setattr(examine, "live", refused)
-    with pytest.raises(FailedLifeError, match=r"after 0 micro-steps; .* without the seeds(.|\n)*the list did not give"):
-        script.examined(seed=5)
-    assert [plan.seed for plan in script.plans] == [5, 5, 5, None]
+
+def budget(seconds: float | None) -> tuple[TimeBudget, Clock]:
+    clock = Clock()
+    return TimeBudget(None if seconds is None else timedelta(seconds=seconds), clock), clock
+
+
+def test_costs_are_those_of_the_first_life():
+    """What follows its last micro-step, such as another run, costs each life that comes so far and is not killed."""
+    lines = [stepped(step).model_copy(update={"at": 50 + 2.0 * step}) for step in (1, 2, 3, 4)]
+    cost = cost_of(life(lines, began_at=47.0))
+    assert (cost, cost_of(life(lines[:1], began_at=47.0)).step) == (LifeCost(5, 2), 0)
+    assert (cost.of_life(3), cost.of_life(0), cost.of_chain(4, 1)) == (9, 5, 22)
+    assert str(cost) == "5.0 s until its first micro-step has ended, and 2 s for each further one"
+    cost = cost_of(life(lines, began_at=47.0, seconds=41.0))
+    assert cost == LifeCost(5, 2, 30)
+    assert str(cost).endswith(", and 30.0 s after the last")
+    assert (cost.of_life(4), cost.of_chain(4, 1)) == (41, 52)
+    assert budget(1.25 * (41 + 52))[0].fit(cost, 4, 1) == Fitting(4, 1)
+    assert budget(1.25 * (9 + 20))[0].fit(cost, 4, 1) == Fitting(3, 1)
+
+
+def test_kills_come_before_micro_steps():
+    for seconds, expected in {
+        85: Fitting(24, 3),  # the lives after the first take 68 s, and 25 % more
+        84: Fitting(23, 3),
+        55: Fitting(12, 3),
+        54: Fitting(14, 2),  # too few micro-steps would be left for a third kill
+        18: Fitting(2, 1),
+        17: None,
+    }.items():
+        limited, clock = budget(seconds + 3)
+        clock.now += 3
+        assert limited.fit(LifeCost(3, 1), 24, 3) == expected, seconds
+
+
+def test_own_saves_take_two_more_lives():
+    cost = LifeCost(3, 1)
+    assert cost.of_rest(2, 1, own_saves=True) - cost.of_rest(2, 1) == cost.of_chain(2, 1) == 10
+    limited, _ = budget(29.9)
+    assert limited.fit(cost, 24, 1) == Fitting(6, 1)
+    assert limited.fit(cost, 24, 1, own_saves=True) is None
+    assert limited.needed(cost, own_saves=True) > 30 > limited.needed(cost)
+
+
+def at(steps: int, k: int, size: int):
+    return [progress(step, k, size) for step in range(1, steps + 1)]
+
+
+@given(st.integers(2, 60), st.integers(1, 6), st.integers(1, 20), st.integers(1, 8))
+def test_deaths_follow_ascending_saves_closely(steps, k, size, kills):
+    deaths = plan_deaths(at(steps, k, size), kills)
+    saves = [death.save for death in deaths]
+    assert saves == sorted(set(saves))
+    assert len(deaths) == min(kills, steps - 1)
+    assert all(1 <= death.save <= death.kill <= min(death.save + 2, steps) for death in deaths)
+    assert saves[-1] < steps  # something is left to do for the last life
+
+
+@given(st.integers(21, 60), st.integers(2, 6), st.integers(5, 10))
+def test_four_deaths_cover_two_epochs_and_epoch_end(steps, k, size):
+    """Three are in mid-cycle, the first in an epoch before the others, and one is right at the end of an epoch."""
+    deaths = plan_deaths(at(steps, k, size), 4)
+    where = [progress(death.save, k, size) for death in deaths]
+    assert [death.kill > death.save for death in deaths] == [at.batch > 0 for at in where]
+    inside = [at for at in where if at.batch]
+    assert len(inside) == 3
+    assert inside[0].epoch < inside[1].epoch
+    assert all(at.micro_step for at in inside)
+
+
+def test_fourth_death_is_in_the_epoch_of_the_second():
+    found = [progress(death.save, 3, 12) for death in plan_deaths(at(40, 3, 12), 4)]
+    epochs = [at.epoch for at in found if at.batch]
+    assert len(epochs) == 3
+    assert epochs[1] == epochs[2] > epochs[0]
+    (death,) = plan_deaths(at(24, 1, 100), 1)
+    assert all(death.save % k for k in (2, 3, 4, 6, 8)), "an unknown cycle may be any usual one"

@@ -14,24 +14,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from support.process import python
+from support.runs.scenario import AT_6, corrupt, history
 from support.thread_ranks import results_of, run_ranks
 from typer.testing import CliRunner
 
-import ckptkit as ck
 from ckptkit.checkpoint import write
 from ckptkit.cli import app
 from ckptkit.cli.commands.show import document_of
 from ckptkit.core.tensors import DTYPES, dtype_of, leaf_of
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
+from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.options import Saving
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.lease import LEASE, PROBE
-from ckptkit.storage.system_calls import SystemCalls
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.interchange import Renames, atomic_file, ckpt_format, export_weights, import_weights
+from ckptkit.tools.interchange import Renames, ckpt_format, export_weights, import_weights
 from ckptkit.tools.interchange.atomic_file import NewFile
 from ckptkit.tools.interchange.names import of_an_optimizer
 from ckptkit.tools.interchange.weights_file import open_weights
@@ -49,7 +46,6 @@ def weights(tmp_path):
 
 
 def bits_of(path):
-    """Dtype, shape and bytes of every tensor of a file by name."""
     with open_weights(path) as file:
         return {name: (one.dtype, one.shape, one.read()) for name, one in file.tensors.items()}
 
@@ -57,12 +53,10 @@ def bits_of(path):
 def every_dtype():
     """Bits of a tensor of each dtype, NaN payloads among them: a scalar, one of several axes, one without elements."""
     rng = np.random.default_rng(0)
-    found = {}
     for dtype, kind in DTYPES.items():
         for shape in [(), (2, 3, 5), (3, 0)]:
             data = rng.integers(0, 2 if dtype == "BOOL" else 256, (*shape, kind.itemsize), np.uint8)
-            found[f"{dtype}.{len(shape)}"] = (dtype, shape, data.tobytes())
-    return found
+            yield f"{dtype}.{len(shape)}", (dtype, shape, data.tobytes())
 
 
 def write_safetensors(path, tensors):
@@ -77,7 +71,7 @@ def write_safetensors(path, tensors):
 def test_every_dtype_survives_import_and_export_bitwise(tmp_path, monkeypatch):
     monkeypatch.setattr(ckpt_format, "SLICE_BYTES", 100)  # larger tensors are cut
     large = np.random.default_rng(1).normal(size=(9, 11)).astype(np.float32)
-    tensors = {**every_dtype(), "large": ("F32", large.shape, large.tobytes())}
+    tensors = {**dict(every_dtype()), "large": ("F32", large.shape, large.tobytes())}
     for end in ("safetensors", "ckpt"):
         held = {name: tensor for name, tensor in tensors.items() if end != "ckpt" or tensor[0] != "C64"}
         import_weights(write_safetensors(tmp_path / "in.safetensors", held), tmp_path / f"run-{end}")
@@ -116,7 +110,6 @@ class WithStatistics(NumpyRun):
 
 
 def test_export_takes_per_rank_tensors_of_wanted_rank(tmp_path):
-    """What the wanted rank lacks is taken from other ranks."""
     root = tmp_path / "run"
 
     def live(world):
@@ -129,52 +122,27 @@ def test_export_takes_per_rank_tensors_of_wanted_rank(tmp_path):
     for rank in (0, 1):
         done = export_weights(root, tmp_path / f"{rank}.safetensors", rank=rank)
         found = load_file(tmp_path / f"{rank}.safetensors")
-        assert done.per_rank == ("statistics",)
-        assert found["statistics"].tolist() == [rank] * 3
-        assert found["of the last"].tolist() == [2] * 3
-        assert len(found) == done.tensors == 4
+        assert (done.per_rank, done.tensors) == (("statistics",), len(found))
+        # What the wanted rank lacks is taken from other ranks.
+        assert (found["statistics"].tolist(), found["of the last"].tolist()) == ([rank] * 3, [2] * 3)
     told = ckptkit("export", root, "-o", tmp_path / "told.safetensors", "--rank", 1).stdout.splitlines()
     assert told[-1] == "each rank has its own of these, and rank 1's were taken: statistics"
-    with pytest.raises(ValueError, match="there is no rank 3"):
-        export_weights(root, tmp_path / "none.ckpt", rank=3)
+    assert ckptkit("export", root, "-o", tmp_path / "none.ckpt", "--rank", 3).exit_code == 2
     assert not (tmp_path / "none.ckpt").exists()
 
 
-def test_export_reports_omissions_and_takes_named_checkpoint(tmp_path):
+def test_export_reports_omissions(tmp_path):
     weights_only = export_weights(GOLDEN / "numpy", tmp_path / "a.safetensors")
     assert any("the optimizer's state (" in words for words in weights_only.left_out)
     assert {"random state", "data position", "counters"} <= set(weights_only.left_out)
-    assert weights_only.per_rank == ()  # there is one rank
     assert set(load_file(tmp_path / "a.safetensors")) == {"weights", "embedding"}
     with_optimizer = export_weights(GOLDEN / "numpy", tmp_path / "c.safetensors", with_optimizer=True)
     assert not [words for words in with_optimizer.left_out if "optimizer" in words]
-    run_with_two_saves(tmp_path / "run")
-    first = min((tmp_path / "run/checkpoints").iterdir()).name
-    with CheckpointManager(tmp_path / "run") as manager:  # a start by that name went on from it
-        run = NumpyRun(size=5000)
-        manager.restore(run, checkpoint=first)
-        run.train_step()
-        manager.save(run).result()
-    assert export_weights(tmp_path / "run", tmp_path / "x.ckpt", checkpoint=first).checkpoint == first
-    assert export_weights(tmp_path / "run", tmp_path / "y.ckpt").checkpoint.startswith("a000002")
-
-
-def run_with_two_saves(root):
-    run = NumpyRun(size=5000)
-    with CheckpointManager(root, save=ck.SaveEvery(micro_steps=3), saving=Saving(when_busy="wait")) as manager:
-        manager.restore(run)
-        for _ in range(6):
-            run.train_step()
-            manager.step(run)
-    return run
 
 
 def test_corrupt_checkpoint_is_named_without_export(tmp_path):
-    run_with_two_saves(tmp_path / "run")
-    shard = max((tmp_path / "run/checkpoints").glob("*/rank-00000/weights-000.safetensors"))
-    data = bytearray(shard.read_bytes())
-    data[-1] ^= 1
-    shard.write_bytes(data)
+    history(tmp_path / "run")
+    corrupt(tmp_path / "run", AT_6)
     (tmp_path / "out").mkdir()
     with pytest.raises(CorruptCheckpointError, match=r"weights-000\.safetensors"):
         export_weights(tmp_path / "run", tmp_path / "out/x.ckpt")
@@ -191,6 +159,10 @@ def test_existing_file_is_replaced_only_with_overwrite(tmp_path):
     export_weights(GOLDEN / "numpy", path, overwrite=True)
     assert len(bits_of(path)) == 2
     assert [file.name for file in tmp_path.iterdir()] == ["x.ckpt"]
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(ValueError, match="link exists; name another file"):
+        write_new(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
 
 
 def write_new(path, meanwhile=lambda: None):
@@ -201,27 +173,32 @@ def write_new(path, meanwhile=lambda: None):
 
 
 def test_disk_without_links_gets_whole_file(tmp_path, monkeypatch):
-    codes = iter((errno.EPERM, errno.EOPNOTSUPP))
+    def failing(code):
+        def fail(existing, new):
+            raise OSError(code, os.strerror(code))
 
-    def link(existing, new):
-        raise OSError(next(codes), "no links here")
+        return fail
 
-    monkeypatch.setattr(os, "link", link)
-    write_new(tmp_path / "x.ckpt")
-    assert (tmp_path / "x.ckpt").read_bytes() == b"ours"
     path = tmp_path / "y.ckpt"
+    monkeypatch.setattr(os, "link", failing(errno.EOPNOTSUPP))
+    write_new(tmp_path / "x.ckpt")
     with pytest.raises(ValueError, match="overwrite=True"):
         write_new(path, lambda: path.write_bytes(b"mine"))
-    assert path.read_bytes() == b"mine"
-
-    def broken(existing, new):
-        raise OSError(errno.EIO, "the disk is broken")
-
-    monkeypatch.setattr(os, "link", broken)
-    monkeypatch.setattr(os, "replace", broken)
-    with pytest.raises(StorageError, match="the disk is broken"):
+    monkeypatch.setattr(os, "replace", failing(errno.EIO))
+    with pytest.raises(StorageError, match="Input/output error"):
         write_new(tmp_path / "z.ckpt")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.ckpt", "y.ckpt"]
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"x.ckpt": b"ours", "y.ckpt": b"mine"}
+
+
+def test_file_is_durable_before_it_has_its_name(tmp_path, monkeypatch):
+    calls = []
+    for name in ("fsync", "link", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *given, name=name, real=real: calls.append(name) or real(*given))
+    for overwrite, named in ((False, "link"), (True, "replace")):
+        export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", overwrite=overwrite)
+        assert calls == ["fsync", named, "fsync"]
+        calls.clear()
 
 
 def test_export_that_cannot_be_meant_is_refused(tmp_path):
@@ -250,32 +227,12 @@ def test_fifo_is_neither_replaced_nor_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.ckpt")
     with pytest.raises(ValueError, match="cannot overwrite"):
         export_weights(GOLDEN / "numpy", tmp_path / "pipe.ckpt", overwrite=True)
-    assert (tmp_path / "pipe.ckpt").is_fifo()
     with pytest.raises(CorruptCheckpointError, match=r"pipe\.ckpt is not a file; it is a"):
         import_weights(tmp_path / "pipe.ckpt", tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def ckptkit(*arguments):
-    """The program, in this process."""
     return CliRunner().invoke(app, [*map(str, arguments)])
-
-
-def ckptkit_with_little_room(*arguments):
-    """The program, whose files may have 10 kB, as if the disk were full then; Python would store cut modules."""
-    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000));"
-    code = f"{limit} runpy.run_module('ckptkit', run_name='__main__')"
-    return python("-B", "-c", code, *arguments, expect=None)
-
-
-def test_a_full_disk_leaves_nothing_of_an_export(tmp_path):
-    run_with_two_saves(tmp_path / "run")
-    (tmp_path / "out").mkdir()
-    done = ckptkit_with_little_room("export", tmp_path / "run", "-o", tmp_path / "out/x.ckpt")
-    assert done.returncode == 3, done.stderr
-    assert "x.ckpt" in done.stderr
-    assert "No part of it was left there" in " ".join(done.stderr.split())
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 HOSTILE_HEADERS = {
@@ -288,8 +245,6 @@ HOSTILE_HEADERS = {
     "a negative dimension": {"a": {"dtype": "U8", "shape": [-1, -4], "data_offsets": [0, 4]}},
     "an absurd extent": {"a": {"dtype": "U8", "shape": [0, 1 << 62], "data_offsets": [0, 0]}},
     "no known dtype": {"a": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}},
-    "something else": {"a": [1, 2]},
-    "no object": [1],
     "packed integers": {"__metadata__": {"a": "Int4"}, "a": {"dtype": "I8", "shape": [4], "data_offsets": [0, 4]}},
 }
 
@@ -300,7 +255,6 @@ def hostile_safetensors(what):
 
 
 def message(*fields):
-    """A protobuf message of fields with lengths."""
     return b"".join(bytes([number << 3 | 2]) + length(data) + data for number, data in fields)
 
 
@@ -316,18 +270,14 @@ def value(tensor, tag=b"w"):
 FLAG = b"\x08\x01" + message((2, b"Bool"), (3, b"\1"))
 HOSTILE = {
     **{f"{what}.safetensors": hostile_safetensors(what) for what in HOSTILE_HEADERS},
-    "a header twice.safetensors": (34).to_bytes(8, "little") + b'{"a":1,"a":2}'.ljust(34),
     "a long header.safetensors": (1 << 40).to_bytes(8, "little") + b"{}",
-    "deep.safetensors": (40_000).to_bytes(8, "little") + b"[" * 40_000,
     "empty.safetensors": b"",
     "noise.ckpt": bytes(range(200)),
-    "zeros.ckpt": bytes(100),
-    "a pickle.ckpt": b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}\x94.",
     "more content than shape.ckpt": value(b"\x08\x03" + message((2, b"Float32"), (3, bytes(16)))),
     "a huge dimension.ckpt": value(b"\x08" + b"\xff" * 9 + b"\x01" + message((2, b"Float32"), (3, bytes(16)))),
     "no type.ckpt": value(message((3, bytes(4)))),
     "a foreign type.ckpt": value(message((2, b"Int4"), (3, bytes(4)))),
-    "no name.ckpt": value(message((2, b"Bool"), (3, b"\1")), tag=b""),
+    "no name.ckpt": value(FLAG[2:], tag=b""),
     "not text.ckpt": value(FLAG[2:], tag=b"\xff\xfe"),
     "twice.ckpt": b"".join(value(FLAG, tag=tag) for tag in (b"a", b"b", b"a")),
     "pieces apart.ckpt": b"".join(
@@ -339,9 +289,7 @@ HOSTILE = {
     ),
     "a wrong crc.ckpt": value(FLAG) + b"crc_num" + bytes(10),
     "many axes.ckpt": value(b"\x08\x01" * 60 + message((2, b"Bool"), (3, b"\1"))),
-    "many packed axes.ckpt": value(message((1, b"\1" * 60), (2, b"Bool"), (3, b"\1"))),
-    "a long name.ckpt": value(message((2, b"Bool"), (3, b"\1")), tag=b"w" * 9000),
-    "an unknown kind of field.ckpt": value(b"\x4b" + message((2, b"Bool"), (3, b"\1"))),
+    "a long name.ckpt": value(FLAG[2:], tag=b"w" * 9000),
 }
 
 
@@ -363,38 +311,37 @@ def test_what_other_writers_write_is_read(tmp_path):
     data = value(tensor) + value(scalar, b"s")
     (tmp_path / "x.ckpt").write_bytes(data + b"crc_num" + zlib.crc32(data).to_bytes(10, "big"))
     assert bits_of(tmp_path / "x.ckpt") == {"w": ("U8", (2, 3), b"abcdef"), "s": ("I8", (), b"a")}
+    places = {"a": [2, 4], "b": [0, 1], "c": [1, 2]}  # in any order
+    table = {name: {"dtype": "U8", "shape": [at[1] - at[0]], "data_offsets": at} for name, at in places.items()}
+    header = json.dumps(table).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"bcaa")
+    assert {name: data for name, (_, _, data) in bits_of(tmp_path / "x.safetensors").items()} == {
+        **{"a": b"aa", "b": b"b", "c": b"c"}
+    }
 
 
 @pytest.mark.parametrize("end", ["ckpt", "safetensors"])
 def test_a_file_cut_off_anywhere_is_refused(tmp_path, end):
-    whole = tmp_path / f"whole.{end}"
-    export_weights(GOLDEN / "numpy", whole)
-    data = whole.read_bytes()
-    one_value = len(data) // 2 if end == "ckpt" else None
+    path = tmp_path / f"cut.{end}"
+    export_weights(GOLDEN / "numpy", path)
+    data, readable = path.read_bytes(), []
     for size in range(1, len(data)):
-        path = tmp_path / f"cut.{end}"
         path.write_bytes(data[:size])
-        try:
-            with open_weights(path) as file:
-                # A .ckpt is a list of values, and says nowhere how many: cut between two, it is a shorter one.
-                assert end == "ckpt"
-                assert abs(size - one_value) < 20
-                assert len(file.tensors) == 1
-        except CorruptCheckpointError:
-            continue
+        with contextlib.suppress(CorruptCheckpointError), open_weights(path) as file:
+            readable.append((size, len(file.tensors)))
+    # A .ckpt is a list of values, and says nowhere how many: cut between two, it is a shorter one.
+    assert [tensors for _, tensors in readable] == ([1] if end == "ckpt" else [])
 
 
 def test_optimizer_state_is_not_imported_but_reported(tmp_path):
-    w = np.ones((2, 3), np.float32)
-    step = np.ones(1, np.int32)
-    tensors = {"body.w": w, "moments.body.w": w, "linear.w": w, "w": w, "global_step": step, "momentum": w}
+    w, step = np.ones((2, 3), np.float32), np.ones(1, np.int32)
+    tensors = {"a.w": w, "moments.a.w": w, "linear.w": w, "w": w, "global_step": step, "momentum": w}
     save_file(tensors, tmp_path / "x.safetensors")
     done = import_weights(tmp_path / "x.safetensors", tmp_path / "run")
-    assert done.ignored == ("global_step", "moments.body.w")
-    named = Renames({"moments.body.w": "moments.body.w"})
+    assert (done.ignored, done.tensors) == (("global_step", "moments.a.w"), 4)
+    named = Renames({"moments.a.w": "moments.a.w"})
     kept = import_weights(tmp_path / "x.safetensors", tmp_path / "other", renames=named)
-    assert kept.ignored == ("global_step",)
-    assert kept.tensors == done.tensors + 1 == 5
+    assert (kept.ignored, kept.tensors) == (("global_step",), 5)
     save_file({"global_step": step}, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match="no weights"):
         import_weights(tmp_path / "x.safetensors", tmp_path / "none")
@@ -408,23 +355,14 @@ def test_import_that_fails_leaves_nothing(tmp_path, weights, monkeypatch):
     def interrupt():
         raise KeyboardInterrupt("asked")
 
-    for number, (file, fault, error, words) in enumerate(
-        (
-            (weights, Fault("error", operations={"probe"}), StorageError, "probe"),
-            (weights, Fault(interrupt, operations={"write"}, key="*/manifest.json"), KeyboardInterrupt, "asked"),
-            (
-                large,
-                Fault(lambda: os.truncate(large, 500_000), operations={"write"}, key="*.safetensors"),
-                CorruptCheckpointError,
-                "large.safetensors became shorter while it was read",
-            ),
-        )
+    for name, file, meanwhile, key, error, words in (
+        ("a", weights, interrupt, "*/manifest.json", KeyboardInterrupt, "asked"),
+        ("b", large, lambda: os.truncate(large, 500_000), "*.safetensors", CorruptCheckpointError, "became shorter"),
     ):
-        there = LocalStorage(tmp_path / str(number))
-        with pytest.raises(error, match=re.escape(words)):
-            import_weights(file, FaultyStorage(there, [fault]))
-        assert fault.fired
-        assert set(there.walk("")) <= {"probe"}, words
+        fault = Fault(meanwhile, operations={"write"}, key=key)
+        with pytest.raises(error, match=words):
+            import_weights(file, FaultyStorage(LocalStorage(tmp_path / name), [fault]))
+        assert set(LocalStorage(tmp_path / name).walk("")) <= {"probe"}, words
     monkeypatch.setattr(write, "MAX_DOCUMENT_BYTES", 300)
     with pytest.raises(ResumeError, match=r"these weights cannot be stored: checkpoints/.* would have"):
         import_weights(weights, tmp_path / "run")
@@ -474,11 +412,9 @@ def test_longest_rename_rule_applies_once_without_collisions():
         ({"a.": "x.", "a.b.": "y."}, {"a.w": "x.w", "a.b.w": "y.w", "w": "w"}),
         ({"a.": "x.", "a.w": "z"}, {"a.w": "z", "a.b.w": "x.b.w", "w": "w"}),
         ({"": "net."}, {"a.w": "net.a.w", "a.b.w": "net.a.b.w", "w": "net.w"}),
-        ({"a.b.": "", "w": "v"}, {"a.w": "a.w", "a.b.w": "w", "w": "v"}),
         ({"a.": None}, {"w": "w"}),
         ({"w": "a.w", "a.w": "w"}, {"a.w": "w", "a.b.w": "a.b.w", "w": "a.w"}),
         ({"a.b.": ""}, "would both be"),
-        ({"w": "a.w"}, "would both be"),
         ({"b.": "x."}, "no tensor matches"),
         ({"w": "__metadata__"}, "can have the new names"),
         ({"w": "v" * 2049}, "can have the new names"),
@@ -519,8 +455,6 @@ def test_rules_that_cannot_be_meant_are_refused(tmp_path):
         (["a"], [], "OLD=NEW"),
         (["a=b", "a=c"], [], "twice"),
         (["a.=b"], [], "to something else"),
-        (["a="], [], "to something else"),
-        (["a=b"], ["a"], "twice"),
     ):
         with pytest.raises(ValueError, match=words):
             Renames.of(given, dropped)
@@ -532,24 +466,21 @@ def test_rules_that_cannot_be_meant_are_refused(tmp_path):
 
 
 def test_the_commands_go_there_and_back(tmp_path, weights):
-    root = tmp_path / "run"
+    root, out = tmp_path / "run", tmp_path / "out.safetensors"
     done = ckptkit("import", weights, root, "--rename", "a.=b.", "--json")
     assert done.exit_code == 0, done.stderr
     printed = json.loads(done.stdout)
-    fields = "file format root checkpoint tensors size_bytes ignored not_in_it"
-    assert list(printed) == fields.split()
+    assert list(printed) == ["file", "format", "root", "checkpoint", "tensors", "size_bytes", "ignored", "not_in_it"]
     assert (printed["checkpoint"], printed["tensors"], printed["root"]) == (IMPORTED, 2, str(root))
     (tmp_path / "map.json").write_text('{"b.weight": "w", "b.bias": null}')
-    out = tmp_path / "out.safetensors"
     done = ckptkit("export", root, "latest", "-o", out, "--map", tmp_path / "map.json", "--json")
     assert done.exit_code == 0, done.stderr
+    assert set(bits_of(out)) == {"w"}
     exported = json.loads(done.stdout)
     assert list(exported) == ["root", *asdict(export_weights(root, out, overwrite=True))]
-    assert (exported["checkpoint"], exported["tensors"]) == (IMPORTED, 1)
     assert "1 tensors that were dropped by name" in exported["left_out"]
     assert bits_of(out)["b.bias"] == bits_of(weights)["a.bias"]
-    done = ckptkit("export", root, "-o", out, "--force", "--rename", "b.=c.")
-    assert (done.exit_code, "2 tensors" in done.stdout) == (0, True)
+    assert ckptkit("export", root, "-o", out, "--force", "--rename", "b.=c.").exit_code == 0
     assert set(bits_of(out)) == {"c.weight", "c.bias"}
 
 
@@ -561,12 +492,8 @@ def test_exit_codes(tmp_path, weights, monkeypatch):
     before = sorted(tmp_path.iterdir())
     for arguments, code, words in (
         ("export run -o there.ckpt", 2, "--force"),
-        ("export run -o x.ckpt --rename no.=x.", 2, "no tensor matches no."),
         ("export run -o x.ckpt --map m --drop x", 2, "--map cannot be combined"),
-        ("export run a000001-c0000000099-m0000 -o x.ckpt", 1, "there is no committed checkpoint"),
-        ("export nothing -o x.ckpt", 1, "nothing does not exist, so there is no run"),
         ("import none.ckpt new", 1, "there is no file"),
-        ("import none.pth new", 2, "must end in .ckpt or .safetensors"),
         ("import weights.safetensors run", 1, "not empty"),
         ("import broken.ckpt new", 1, "broken.ckpt is not a readable ckpt file"),
         (f"import {'x' * 300}.ckpt new", 3, "could not read"),
@@ -579,7 +506,6 @@ def test_exit_codes(tmp_path, weights, monkeypatch):
 
 
 def test_checkpoint_names_what_the_import_left(tmp_path):
-    """Texts among the values as well as an optimizer's tensors."""
     step = b"\x08\x01" + message((2, b"Int32"), (3, bytes(4)))
     text = message((2, b"str"), (3, b"17 epochs"))
     values = value(FLAG), value(step, b"global_step"), value(text, b"note")
@@ -590,138 +516,43 @@ def test_checkpoint_names_what_the_import_left(tmp_path):
     assert state["imported"] == {"file": "x.ckpt", "format": "ckpt", "left_out": ["global_step", "note"]}
 
 
-def test_lease_and_probe_make_no_root_full(tmp_path):
-    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
-    (tmp_path / "link.safetensors").symlink_to("w.safetensors")
+def test_lease_and_probe_make_no_root_full(tmp_path, weights):
     (tmp_path / "run").mkdir()
     for name in (LEASE, PROBE):
         (tmp_path / "run" / name).write_bytes(b"{}")
-    assert import_weights(tmp_path / "link.safetensors", tmp_path / "run").tensors == 1
-    for key, named in (("notes.txt", "notes"), ("checkpoints/mine/notes", "checkpoints")):
-        file = tmp_path / named / key
-        file.parent.mkdir(parents=True)
-        file.touch()
-        with pytest.raises(ResumeError, match=f"not empty: there is {named}"):
-            import_weights(tmp_path / "w.safetensors", tmp_path / named)
+    assert import_weights(weights, tmp_path / "run").tensors == 2
+    file = tmp_path / "other/checkpoints/mine/notes"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    with pytest.raises(ResumeError, match="not empty: there is checkpoints"):
+        import_weights(weights, tmp_path / "other")
 
 
-def test_import_that_cannot_clear_away_stays_unfinished(tmp_path):
+def test_import_that_cannot_clear_away_stays_unfinished(tmp_path, weights):
     """``run.json``, which keeps every start away, is the last to go; the first error is the one that is named."""
-    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
     for nth in (1, 2):
         root = tmp_path / f"run-{nth}"
         storage = FaultyStorage(LocalStorage(root))
         storage.inject(Fault("error", operations=MUTATING - {"delete"}, key="*/manifest.json", times=None))
         fault = storage.inject(Fault("error", operations=frozenset({"delete"}), nth=nth))
         with pytest.raises(StorageError, match="manifest"):
-            import_weights(tmp_path / "w.safetensors", storage)
+            import_weights(weights, storage)
         assert fault.fired
         with pytest.raises(ResumeError, match=r"is an import of .* that has not ended"):
             CheckpointManager(root).restore(NumpyRun())
 
 
-def test_header_names_tensors_in_any_order(tmp_path):
-    table = {"a": [2, 4], "b": [0, 1], "c": [1, 2]}
-    header = json.dumps(
-        {
-            name: {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
-            for name, (start, end) in table.items()
-        }
-    ).encode()
-    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"bcaa")
-    expected = {"a": ("U8", (2,), b"aa"), "b": ("U8", (1,), b"b"), "c": ("U8", (1,), b"c")}
-    assert bits_of(tmp_path / "x.safetensors") == expected
-
-
 def test_exported_tensors_are_aligned_to_their_elements(tmp_path):
+    widths = {"U8": 1, "F16": 2, "F64": 8}
     tensors = {"a": ("U8", (3,), b"abc"), "b": ("F64", (1,), bytes(8)), "c": ("F16", (1,), bytes(2))}
     import_weights(write_safetensors(tmp_path / "in.safetensors", tensors), tmp_path / "run")
     for number in range(1, 9):  # each length of the header
         out = tmp_path / f"{number}.safetensors"
         export_weights(tmp_path / "run", out, renames=Renames({"a": "a" * number}))
-        data = out.read_bytes()
-        begin = 8 + int.from_bytes(data[:8], "little")
-        header = json.loads(data[8:begin])
+        begin = 8 + int.from_bytes(out.read_bytes()[:8], "little")
+        header = json.loads(out.read_bytes()[8:begin])
         assert header.pop("__metadata__") == {"format": "ms"}
-        for name, entry in header.items():
-            width = {"U8": 1, "F16": 2, "F64": 8}[entry["dtype"]]
-            assert (begin + entry["data_offsets"][0]) % width == 0, name
-
-
-def export(tmp_path, root, *options):
-    """What the command says, and the names in the file."""
-    file = tmp_path / "x.safetensors"
-    done = CliRunner().invoke(app, ["export", str(GOLDEN / root), "-o", str(file), "--force", "--json", *options])
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout), set(load_file(file))
-
-
-def test_options_decide_what_an_export_holds(tmp_path):
-    weights, names = export(tmp_path, "ranks")
-    everything, more = export(tmp_path, "ranks", "--with-optimizer")
-    assert names < more
-    assert weights["tensors"] == len(names)
-    assert everything["tensors"] == len(more)
-    assert everything["per_rank"] == []  # of accumulators, each rank has its own, and no file gets them
-    assert weights["left_out"][0] == f"the optimizer's state ({len(more - names)} tensors)"
-    assert not any("optimizer" in one or "dropped" in one for one in everything["left_out"])
-    dropped = min(names)
-    less, rest = export(tmp_path, "ranks", "--drop", dropped)
-    assert rest == names - {dropped}
-    assert "1 tensors that were dropped by name" in less["left_out"]
-    assert export(tmp_path, "ranks", "--rank", "1")[0]["rank"] == 1
-
-
-def test_only_accumulators_that_exist_are_left_out(tmp_path):
-    boundary, _ = export(tmp_path, "numpy", "a000001-c0000000002-m0000")
-    within, _ = export(tmp_path, "numpy", "a000001-c0000000002-m0002")
-    told = ["the accumulators, after micro-step" in " ".join(one["left_out"]) for one in (boundary, within)]
-    assert told == [False, True]
-
-
-class Told(SystemCalls):
-    """Notes the calls that make a file durable and give it its name."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def fsync(self, descriptor):
-        self.calls.append("fsync")
-        super().fsync(descriptor)
-
-    def link(self, existing, new):
-        self.calls.append("name")
-        super().link(existing, new)
-
-    def replace(self, old, new):
-        self.calls.append("name")
-        super().replace(old, new)
-
-    def fsync_folder(self, folder):
-        self.calls.append(f"fsync {folder}")
-
-
-def test_file_is_durable_before_it_has_its_name(tmp_path, monkeypatch):
-    for overwrite in (False, True):
-        told = Told()
-        monkeypatch.setattr(atomic_file, "SYSTEM", told)
-        export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", overwrite=overwrite)
-        assert told.calls == ["fsync", "name", f"fsync {tmp_path}"], overwrite
-
-
-def test_dangling_link_is_not_replaced(tmp_path):
-    (tmp_path / "x").symlink_to(tmp_path / "gone")
-    with pytest.raises(ValueError, match="x exists; name another file"), NewFile(tmp_path / "x", overwrite=False):
-        raise AssertionError
-    assert (tmp_path / "x").is_symlink()
-
-
-def test_named_checkpoint_of_an_unfinished_import_is_not_exported(tmp_path):
-    export_weights(GOLDEN / "numpy", tmp_path / "w.ckpt")
-    name = import_weights(tmp_path / "w.ckpt", tmp_path / "run").checkpoint
-    (tmp_path / "run/attempts/000001.json").unlink()
-    with pytest.raises(ResumeError, match="has not ended"):
-        export_weights(tmp_path / "run", tmp_path / "x.ckpt", checkpoint=name)
+        assert not any((begin + entry["data_offsets"][0]) % widths[entry["dtype"]] for entry in header.values())
 
 
 ARRAYS = {f"layer.{at}.weight": np.full((at + 1, 50), at, np.float32) for at in range(6)}  # 200 to 1,200 bytes
@@ -730,32 +561,25 @@ INDEX = "model.safetensors.index.json"
 
 @pytest.fixture
 def sharded(tmp_path):
-    folder = tmp_path / "hub"
+    folder, file_of = tmp_path / "hub", {}
     folder.mkdir()
-    file_of = {}
-    for number, layers in enumerate([(0, 1, 2), (3,), (4,), (5,)], 1):
-        file = f"model-{number:05d}-of-00004.safetensors"
+    for number, layers in enumerate([(0, 1, 2), (3,), (4, 5)], 1):
         names = [f"layer.{at}.weight" for at in layers]
-        save_file({name: ARRAYS[name] for name in names}, folder / file)
-        file_of |= dict.fromkeys(names, file)
-    total = sum(array.nbytes for array in ARRAYS.values())
-    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": file_of}))
+        save_file({name: ARRAYS[name] for name in names}, folder / f"model-{number}.safetensors")
+        file_of |= dict.fromkeys(names, f"model-{number}.safetensors")
+    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": file_of}))
     return folder
 
 
-def test_several_files_hold_what_one_would(sharded, tmp_path):
-    done = import_weights(sharded / INDEX, tmp_path / "run")
-    assert (done.tensors, done.ignored, done.format) == (len(ARRAYS), (), "safetensors")
+def test_tensor_is_taken_from_the_file_that_the_index_names(sharded, tmp_path):
+    assert import_weights(sharded / INDEX, tmp_path / "run").ignored == ()
     export_weights(tmp_path / "run", tmp_path / "back.safetensors")
     exported = load_file(tmp_path / "back.safetensors")
-    assert {name: array.tobytes() for name, array in exported.items()} == {
-        name: array.tobytes() for name, array in ARRAYS.items()
+    assert {name: array.tolist() for name, array in exported.items()} == {
+        name: array.tolist() for name, array in ARRAYS.items()
     }
-
-
-def test_tensor_in_two_files_is_taken_from_the_one_that_the_index_names(sharded, tmp_path):
-    other = load_file(sharded / "model-00001-of-00004.safetensors")
-    save_file({**other, "layer.5.weight": np.zeros(3, np.int8)}, sharded / "model-00001-of-00004.safetensors")
+    other = load_file(sharded / "model-1.safetensors")
+    save_file({**other, "layer.5.weight": np.zeros(3, np.int8)}, sharded / "model-1.safetensors")
     index = json.loads((sharded / INDEX).read_text())
     del index["weight_map"]["layer.2.weight"]
     (sharded / INDEX).write_text(json.dumps(index))
@@ -771,13 +595,11 @@ def test_index_that_is_wrong_is_named_and_nothing_written(sharded, tmp_path):
     beside = "no .safetensors file beside it"
     for text, words in (
         ("{", "no weight_map"),
-        ("[]", "no weight_map"),
         ('{"weight_map": {"a": 1}}', "no weight_map"),
-        ('{"weight_map": {"a": "../model-00001-of-00004.safetensors"}}', beside),
-        ('{"weight_map": {"a": "/etc/passwd"}}', beside),
+        ('{"weight_map": {"a": "../model-1.safetensors"}}', beside),
         ('{"weight_map": {"a": "m\\u0000.safetensors"}}', beside),
         ('{"weight_map": {"a": "weights.bin"}}', beside),
-        ('{"weight_map": {"a": "model-00001-of-00004.safetensors"}}', "has no tensor 'a'"),
+        ('{"weight_map": {"a": "model-1.safetensors"}}', "has no tensor 'a'"),
         (None, "not a file"),
     ):
         (sharded / INDEX).unlink()
@@ -786,15 +608,3 @@ def test_index_that_is_wrong_is_named_and_nothing_written(sharded, tmp_path):
             import_weights(sharded / INDEX, tmp_path / "new")
         assert words in str(caught.value), text
         assert not (tmp_path / "new").exists()
-
-
-def test_file_that_is_missing_or_cut_is_named(sharded, tmp_path):
-    file = sharded / "model-00002-of-00004.safetensors"
-    data = file.read_bytes()
-    file.write_bytes(data[:-1])
-    with pytest.raises(CorruptCheckpointError, match="00002-of-00004"):
-        import_weights(sharded / INDEX, tmp_path / "new")
-    file.unlink()
-    with pytest.raises(CheckpointNotFoundError, match="00002-of-00004"):
-        import_weights(sharded / INDEX, tmp_path / "new")
-    assert not (tmp_path / "new").exists()

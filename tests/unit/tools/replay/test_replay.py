@@ -7,8 +7,11 @@ import re
 import sys
 
 import pytest
+from support import ranked_training
+from support.doctor_lives import NUMPY_RUN
 from support.junit import cases_of, read_junit
 from support.process import python
+from support.process_ranks import environment, launcher
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
@@ -22,26 +25,11 @@ from ckptkit.storage import open_storage
 from ckptkit.tools import replay
 from ckptkit.tools.replay import stretch_of
 
+RANKED = ranked_training.__file__
 # Saves after 4, 8, 12 and 16 of 18 micro-steps. FLIP is where the hardware computes wrongly, once.
-SCRIPT = """
-import os, sys
-import numpy as np
-import ckptkit as ck
-from ckptkit.testing.state import NumpyRun
-
-class Run(NumpyRun):
-    def observer(self):
-        return self
-    def observe(self):
-        return {"weights/w": self.digest()}, {}
-    def environment(self):
-        return {}
-    def drawing_in_state_dict(self):
-        return []
-    def suspects(self):
-        return []
-
-what = sys.argv[1:]
+SCRIPT = (
+    NUMPY_RUN
+    + """
 run = Run(accumulation_steps=2)
 root, keep = "elsewhere" if "elsewhere" in what else "run", ck.KeepLatest(2 if "few" in what else 9)
 with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=4), keep=keep) as manager:
@@ -69,6 +57,7 @@ with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=4), keep=keep) as 
         manager.save_final(run)
         open("exported", "w").close()
 """
+)
 
 
 @pytest.fixture
@@ -88,7 +77,7 @@ def trained(here, *what, **environment):
 
 
 def names(root):
-    return [one.name for one in list_checkpoints(open_storage(root))]
+    return [info.name for info in list_checkpoints(open_storage(root))]
 
 
 def replayed(capsys, *what, **options):
@@ -116,7 +105,7 @@ def test_record_names_beside_each_certified_checkpoint_where_it_began(here, caps
     capsys.readouterr()
     assert run_ls("run", as_json=True) == 0
     listed = json.loads(capsys.readouterr().out)["checkpoints"]
-    assert [one["certified_from"] for one in listed] == [[], [at[0]], at[:2], []]
+    assert [checkpoint["certified_from"] for checkpoint in listed] == [[], [at[0]], at[:2], []]
     run_ls("run")
     lines = [line for line in capsys.readouterr().out.splitlines() if "a000001-" in line]
     assert [", certified" in line for line in lines] == [False, True, True, False]
@@ -205,26 +194,67 @@ def test_the_command_line_prints_a_verdict(here):
 
     def said(begin, *what, end="latest"):
         options = ["replay", "run", "--from", begin, "--to", end, "--junit", "ci/replay.xml"]
-        return CliRunner(env={"COLUMNS": "300"}).invoke(app, [*options, "--", *command(*what)])
+        done = CliRunner(env={"COLUMNS": "300"}).invoke(app, [*options, "--", *command(*what)])
+        return done.exit_code, done.stdout, [case[:2] for case in cases_of("ci/replay.xml")]
 
-    done = said(at[0])
-    assert done.exit_code == 1
-    assert f"DIFFERS: {at[1]}, and the difference came after {at[0]}" in done.stdout
-    assert re.search("what differs: .*weights", done.stdout)
-    assert "cause: two replays agree with each other and not with the run" in done.stdout
-    assert [case[:2] for case in cases_of("ci/replay.xml")] == [
-        (at[1], "failure"),
-        (at[2], "skipped"),
-        (at[3], "skipped"),
-    ]
-    done = said(at[1], end=at[2])
-    assert done.exit_code == 0
-    assert f"equal, bit for bit: {at[2]}\n" in done.stdout
-    assert "certified: this stretch, trained again, is that of the run" in done.stdout
-    assert [case[:2] for case in cases_of("ci/replay.xml")] == [(at[2], None)]
-    assert said(at[0], "crashes").exit_code == 1
+    code, out, cases = said(at[0])
+    assert (code, cases) == (1, [(at[1], "failure"), (at[2], "skipped"), (at[3], "skipped")])
+    assert f"DIFFERS: {at[1]}, and the difference came after {at[0]}" in out
+    assert re.search("what differs: .*weights", out)
+    assert "cause: two replays agree with each other and not with the run" in out
+    code, out, cases = said(at[1], end=at[2])
+    assert (code, cases) == (0, [(at[2], None)])
+    assert f"equal, bit for bit: {at[2]}\ncertified: this stretch, trained again, is that of the run\n" in out
+    assert said(at[0], "crashes")[0] == 1
     (error,) = read_junit("ci/replay.xml").iter("error")
     assert "out of luck" in error.text
     assert contents(here / "run") == before
     with pytest.raises(WrongUsageError, match="after two dashes"):
         run_replay("run", [])
+
+
+@pytest.fixture
+def ranked(tmp_path, monkeypatch):
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def trained_ranks(ranked, **also):
+    python(*launcher(2, RANKED)[1:], cwd=ranked, environment={**environment(), **also})
+    return names(ranked / "run")
+
+
+def run_ranks(capsys, command, begin):
+    code = run_replay("run", command, begin=begin, end="latest", keep="kept", timeout=60, as_json=False)
+    return code, "".join(capsys.readouterr())
+
+
+def test_accumulator_that_one_rank_computed_wrongly_names_the_rank(ranked, capsys):
+    at = trained_ranks(ranked, FLIP="1 8 accumulators 22")
+    assert (ranked / "flipped").read_text() == "1 8 accumulators 22"  # the fault fired
+    code, said = run_ranks(capsys, launcher(2, RANKED), at[0])
+    assert code == 1
+    assert f"DIFFERS: {at[1]}" in said
+    assert "what differs: rank 1: accumulators\n" in said
+    assert "cause: two replays agree with each other" in said
+
+
+def test_another_number_of_ranks_is_refused(ranked, capsys):
+    """Also by a script that could go on with it, and would give other bits."""
+    at = trained_ranks(ranked)
+    script = ranked / "elastic.py"
+    script.write_text(
+        f"import sys\nsys.argv = [{RANKED!r}]\n"
+        "from ckptkit.testing.state import NumpyRun\n"
+        "whole = NumpyRun.apply\n"
+        "def apply(run, contents):\n"
+        "    object.__setattr__(contents, 'world_size', run.world.size)\n"
+        "    whole(run, contents)\n"
+        "NumpyRun.apply = apply\n"
+        f"exec(compile(open({RANKED!r}).read(), {RANKED!r}, 'exec'))\n"
+    )
+    code, said = run_ranks(capsys, [sys.executable, str(script)], at[0])
+    assert code == 2
+    assert f"{at[0]} is of a job of 2 ranks, and this command trains 1" in said

@@ -1,12 +1,16 @@
-"""``ckptkit report --tensorboard, --mlflow, --prometheus``: what the fields' own readers find there.
+"""The values of a run over optimizer steps, and what the fields' own readers find of them where they are written.
 
 Those marked ``metrics`` need ``pip install '.[metrics]'``.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import re
 import sys
 from datetime import datetime, timezone
+from itertools import pairwise
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,31 +18,22 @@ from support.runs.report_lives import Clock, Life, dying, grow_short, loss_at
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
-from ckptkit.cli.commands.report import run_report
+from ckptkit.cli.commands.report import run_goodput, run_report
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.core.save_policy import SaveEvery
+from ckptkit.core.text import span
 from ckptkit.errors import CheckpointNotFoundError, StorageError
+from ckptkit.format.events import Point, Spread
+from ckptkit.run.event_log import read_events
+from ckptkit.run.goodput import CLASSES, account_of, life_of
+from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
-from ckptkit.tools.report.monitors import GOODPUT, STALL, MLflow, TensorBoard, series_of
-from ckptkit.tools.report.story import read_story
+from ckptkit.tools.report.health import judge
+from ckptkit.tools.report.monitors import GOODPUT, SIZE, STALL, TOOK, MLflow, TensorBoard, course_of, series_of
+from ckptkit.tools.report.page import page_of
+from ckptkit.tools.report.story import Attempt, RunStory, read_story
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
-
-
-class Sink:
-    """Notes what it is given, and fails when it is told to."""
-
-    def __init__(self):
-        self.steps = []
-        self.failures = []
-
-    def put(self, story, rows):
-        if self.failures:
-            raise StorageError(self.failures.pop(0))
-        self.steps.append(max((row.step for row in rows), default=0))
-
-    def close(self):
-        self.is_closed = True
 
 
 def lives(root):
@@ -51,6 +46,93 @@ def lives(root):
             life.train(steps)
         story = read_story(storage, NOW)
         yield steps, story, series_of(story)
+
+
+def values_of(rows, name):
+    return {row.step: row.values[name] for row in rows if name in row.values}
+
+
+def test_each_step_has_one_value_in_order(grown):
+    rows = series_of(read_story(LocalStorage(grown), NOW))
+    assert all(row.step <= later.step for row, later in pairwise(rows))
+    names = [(row.step, name) for row in rows for name in row.values]
+    assert len(names) == len(set(names))
+    losses = values_of(rows, "loss")
+    assert list(losses) == list(range(1, 641))  # of four attempts, which did 36 steps twice
+    assert losses == {step: pytest.approx(loss_at(step), rel=1e-12) for step in losses}
+    assert list(values_of(rows, "gradient_norm")) == list(losses)
+    assert {25, 300, 450, 625} <= values_of(rows, "accuracy").keys()
+
+
+def test_saves_have_their_costs(grown):
+    story = read_story(LocalStorage(grown), NOW)
+    rows = series_of(story)
+    kept = {
+        save.step: (save.stall_seconds, save.took_seconds, save.size_bytes)
+        for attempt in story.attempts
+        for save in attempt.saves
+        if attempt.redone_from is None or save.step <= attempt.redone_from
+    }
+    found = [values_of(rows, name) for name in (STALL, TOOK, SIZE)]
+    assert {step: tuple(values[step] for values in found) for step in found[0]} == kept
+    assert len(kept) > 20
+
+
+def test_goodput_is_that_of_the_account_then(grown):
+    story = read_story(LocalStorage(grown), NOW)
+    found = values_of(series_of(story), GOODPUT)
+    events: dict[int, list] = {}
+    for segment in read_events(LocalStorage(grown), Documents(LocalStorage(grown))).segments:
+        events.setdefault(segment.header.attempt, []).extend(segment.events)
+    tried = 0
+    for number, of_it in events.items():
+        before = [life_of(earlier, events[earlier]) for earlier in events if earlier < number]
+        for at, event in enumerate(of_it, 1):
+            step = event.progress.updates if event.kind == "saved" else None
+            redone = story.attempts[number - 1].redone_from
+            if step is None or (redone is not None and step > redone):
+                continue
+            assert found[step] == pytest.approx(account_of([*before, life_of(number, of_it[:at])]).share, abs=1e-5)
+            tried += 1
+    assert tried > 20
+    assert found[150] - found[175] > 0.2  # 41 minutes in which nothing ran
+
+
+def test_values_that_are_not_finite_are_seen():
+    """A mean of the others would hide that training has diverged."""
+    spreads = {
+        "loss": Spread(mean=None, low=None, high=None, not_finite=1),
+        "some": Spread(mean=1.0, low=1.0, high=1.0, not_finite=1),
+        "fine": Spread(mean=1.0, low=1.0, high=1.0, not_finite=0),
+    }
+    attempt = Attempt(1, points=[Point(at="2026-03-02T22:10:00+00:00", first=4, last=5, cycles=2, values=spreads)])
+    (row,) = series_of(RunStory("root", None, None, NOW, [attempt], None, []))
+    assert {name for name, value in row.values.items() if math.isnan(value)} == {"loss", "some"}
+    assert (row.first, row.step, row.seconds) == (4, 5, datetime(2026, 3, 2, 22, 10, tzinfo=timezone.utc).timestamp())
+
+
+def test_run_that_went_back_has_another_course(tmp_path):
+    courses = []
+    for steps, story, rows in lives(tmp_path):
+        courses.append(course_of(story))
+        assert list(values_of(rows, "loss")) == list(range(1, steps + 1))
+    first, second, third = courses
+    assert first == second == str(story.run_id)
+    assert third == f"{first}/3"
+
+
+class Sink:
+    def __init__(self):
+        self.steps = []
+        self.failures = []
+
+    def put(self, story, rows):
+        if self.failures:
+            raise StorageError(self.failures.pop(0))
+        self.steps.append(max((row.step for row in rows), default=0))
+
+    def close(self):
+        self.is_closed = True
 
 
 def follow(root, sinks, monkeypatch, *, wait, every="30s"):
@@ -115,21 +197,19 @@ def test_one_monitor_that_fails_stops_no_other(tmp_path, monkeypatch):
 
 def test_wrong_usage_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    grow_short(tmp_path)
-    with pytest.raises(WrongUsageError, match=r"pip install 'mindspore-ckptkit\[prometheus\]'"):
-        run_report(str(tmp_path), prometheus="x.prom")
-    with pytest.raises(WrongUsageError, match="--every goes with"):
-        run_report(str(tmp_path), every="30s")
-    with pytest.raises(WrongUsageError, match="--json prints a document"):
-        run_report(str(tmp_path), tensorboard="tb", as_json=True)
-    with pytest.raises(WrongUsageError, match="--every: expected a duration"):
-        follow(tmp_path, [Sink()], monkeypatch, wait=pytest.fail, every="soon")
+    for options, words in (
+        ({"prometheus": "x.prom"}, r"pip install 'mindspore-ckptkit\[prometheus\]'"),
+        ({"every": "30s"}, "--every goes with"),
+        ({"tensorboard": "tb", "as_json": True}, "--json prints a document"),
+        ({"tensorboard": "tb", "every": "soon"}, "--every: expected a duration"),
+    ):
+        with pytest.raises(WrongUsageError, match=words):
+            run_report(str(tmp_path), **options)
     with pytest.raises(CheckpointNotFoundError):
         follow(tmp_path / "none", [Sink()], monkeypatch, wait=pytest.fail, every=None)
 
 
 def shown(folder):
-    """What TensorBoard shows: steps and values of each curve."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
@@ -171,7 +251,6 @@ def server(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("server")
 @OF_OTHERS
 def test_mlflow_has_one_run_that_continues(tmp_path, same_process):
-    """A run that goes back is another one there, with the whole curve."""
     import mlflow
 
     sink = MLflow("digits")
@@ -203,3 +282,54 @@ def test_monitor_that_cannot_be_reached_is_named(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--mlflow", "digits"])
     assert result.exit_code == 3
     assert "could not log to MLflow (http://127.0.0.1:9)" in result.output
+
+
+NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
+
+
+def test_json_adds_up(grown, capsys):
+    assert run_goodput(str(grown), clock=lambda: NOW, as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["classes"]) == set(CLASSES)
+    assert sum(found["classes"].values()) == pytest.approx(found["seconds"])
+    assert sum(sum(life["seconds"].values()) for life in found["lives"]) == pytest.approx(found["seconds"])
+    assert found["goodput"] == pytest.approx(found["classes"]["trained"] / found["seconds"])
+    assert [life["how"] for life in found["lives"]] == [None, "failed", "preempted", "finished"]
+    assert (found["is_lower_bound"], found["is_rough"], found["chosen"]) == (True, False, None)
+    assert found["undisturbed_seconds"] < found["seconds"]
+    half, same, double = found["intervals"]
+    assert half["interval_seconds"] * 4 == same["interval_seconds"] * 2 == double["interval_seconds"]
+    assert half["saving_seconds"] > same["saving_seconds"] > double["saving_seconds"]
+    assert half["lost_seconds"] < same["lost_seconds"] < double["lost_seconds"]
+
+
+def test_damage_is_named_and_the_rest_shown(tmp_path, capsys):
+    grow_short(tmp_path)
+    sorted((tmp_path / "events").iterdir())[0].write_bytes(b"{}\n")
+    assert run_goodput(str(tmp_path), clock=lambda: NOW) == 1
+    assert "cannot be used" in capsys.readouterr().out
+
+
+def test_stall_and_time_in_all_are_the_same_everywhere(tmp_path, capsys):
+    """In the report, in ``ckptkit goodput`` and in the last line of training."""
+    life = Life(LocalStorage(tmp_path), Clock(), "node")
+    with life.manager:
+        life.manager.restore(life.run)
+        life.train(160)
+        life.manager.save_final(life.run)
+    totals, story = life.manager.totals, read_story(LocalStorage(tmp_path), NOW)
+    stall, seconds = story.account.stall_seconds, story.account.seconds
+    assert totals.stall_seconds == stall != 0
+    each = f"kept training waiting for {span(stall / totals.saves)} each"
+    assert each in str(totals)
+    assert any(each in note for note in judge(story).good)
+    page = page_of(story)
+    assert f'<div class="value">{span(stall)}</div><div class="more">{stall / seconds:.2%} of the time' in page
+    assert f"{span(seconds)} in all" in page
+    assert run_goodput(str(tmp_path), clock=lambda: NOW) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{span(seconds)} in 1 life: ")
+    assert re.search(rf"^stall of saves +{re.escape(span(stall))} ", printed, flags=re.MULTILINE)
+    assert run_report(str(tmp_path), clock=lambda: NOW, as_json=True) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["stall_seconds"] == document["goodput"]["classes"]["saving"] == stall

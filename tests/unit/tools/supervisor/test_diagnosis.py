@@ -1,10 +1,20 @@
 import signal
+from datetime import timedelta
 
+import pytest
 from support.heartbeats import life_of, record_of
 
 from ckptkit.manager.heartbeat import Phase
-from ckptkit.tools.supervisor.diagnosis import diagnose, place_of, signal_of
-from ckptkit.tools.supervisor.hang import Hang, Stack
+from ckptkit.tools.supervisor.diagnosis import (
+    CODE_OR_DATA,
+    GIVEN_UP,
+    LifeFinding,
+    RestartBudget,
+    diagnose,
+    place_of,
+)
+from ckptkit.tools.supervisor.hang import Hang, RunLimits, Stack, Watch
+from ckptkit.tools.supervisor.supervisor import pause_before
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{}\n'
 DEAD = "child process 7, probably a data worker, was killed by SIGKILL"
@@ -24,31 +34,21 @@ def requested(by: str, **fields):
 CAUSES = [
     (life_of(returncode=0), "finished"),
     (life_of(returncode=143), "killed"),
-    (life_of(record_of(), returncode=143), "killed"),
     (life_of(record_of(ranks=2), returncode=143), "killed"),  # MindSpore's own signal, after it has lost a rank
-    (life_of(record_of(how="preempted"), returncode=143, asked=signal.SIGTERM), "preempted"),
     (life_of(requested("terminated"), returncode=143), "killed"),
     (life_of(requested("terminated"), returncode=0), "killed"),  # Preemption(then="return")
     (life_of(requested("terminated", how=""), returncode=143), "killed"),  # the grace was over
     (life_of(requested("child-died"), returncode=143), "killed"),
     (life_of(requested("child-died"), returncode=143, oom_kills=1), "out-of-memory"),
-    (life_of(requested("child-died"), returncode=143, asked=signal.SIGTERM), "preempted"),
     (life_of(requested("asked"), returncode=143), "preempted"),  # or a rank of another machine was asked
     (life_of(requested("asked"), returncode=0), "preempted"),
-    (life_of(requested("asked", how=""), returncode=143), "preempted"),
-    (life_of(record_of(ranks=2), returncode=143, asked=signal.SIGTERM), "preempted"),
-    (life_of(requested("asked"), returncode=1), "preempted"),
     (life_of(returncode=-15, asked=signal.SIGTERM), "preempted"),
     (life_of(returncode=-2, asked=signal.SIGINT), "interrupted"),
     (life_of(returncode=143, asked=signal.SIGINT), "preempted"),
     (life_of(returncode=2), "usage"),
-    (life_of(record_of(), returncode=2), "exit"),
-    (life_of(record_of(), returncode=7), "exit"),
     (life_of(returncode=1, last_words=TRACEBACK.format("KeyError: 'x'")), "exception"),
-    (life_of(returncode=1, last_words=TRACEBACK.format("torch.Bad.Error")), "exception"),
     (life_of(returncode=1, last_words=TRACEBACK.format("MemoryError")), "out-of-memory"),
     (life_of(returncode=1, last_words=TRACEBACK.format("OSError: [Errno 28] No space left on device")), "disk-full"),
-    (life_of(record_of(), returncode=-9), "killed"),
     (life_of(record_of(), returncode=137), "killed"),
     (life_of(record_of(), returncode=-9, oom_kills=1), "out-of-memory"),
     (life_of(record_of(), returncode=-6, last_words=BAD_ALLOC), "out-of-memory"),
@@ -62,11 +62,8 @@ CAUSES = [
     (life_of(record_of(Phase.ENDED), returncode=0, pid=1), "finished"),
     (life_of(error(), returncode=0, pid=1), "exception"),
     (life_of(error(), returncode=0, pid=100), "finished"),
-    (life_of(record_of(how="closed"), returncode=3, pid=1), "exit"),
     (life_of(record_of(), returncode=-11), "crash"),
-    (life_of(record_of(), returncode=139), "crash"),
     (life_of(error(category="disk-full"), returncode=1), "disk-full"),
-    (life_of(error(category="overtaken"), returncode=1), "overtaken"),
     (life_of(error(), returncode=1), "exception"),
     (life_of(error("SystemExit", "3"), returncode=3), "exit"),
 ]
@@ -149,6 +146,176 @@ def test_place_is_named():
         assert place_of(record) == place
 
 
-def test_signal_is_read_from_an_exit_code():
-    names = {-9: "SIGKILL", 137: "SIGKILL", 1: None, 0: None, 255: None, 200: None}
-    assert {code: signal_of(code) for code in names} == names
+def died(step: int, *, number: int, restored: int = 0, committed: int = -1, phase=Phase.TRAINING, code: int = -9):
+    fields = {"micro_step": step, "restored_step": restored, "committed_step": committed, "root": "r"}
+    return life_of(record_of(phase, **fields), number=number, returncode=code)
+
+
+def judged(budget: RestartBudget, life):
+    return budget.judge(life, diagnose(life))
+
+
+def test_lives_without_progress_in_a_row_end_it():
+    budget = RestartBudget(3)
+    codes = [judged(budget, died(step, number=step, committed=-1)).exit_code for step in (5, 6, 7)]
+    assert codes == [None, None, GIVEN_UP]
+    assert judged(RestartBudget(1), died(5, number=1)).next_move.startswith("1 life in a row committed nothing new")
+    before = died(117, number=1, restored=110, committed=110)
+    assert judged(RestartBudget(1), before).exit_code == GIVEN_UP, "it was committed before"
+    budget = RestartBudget(2)
+    lives = [died(15, number=1, committed=10), died(16, number=2, committed=10), died(17, number=3, restored=10)]
+    assert [judged(budget, life).in_a_row for life in lives] == [0, 1, 2]
+
+
+def test_second_death_in_the_same_micro_step_ends_it():
+    for code in (-9, -11, 7):
+        budget = RestartBudget(9)
+        assert judged(budget, died(99, number=1, restored=80, committed=90, code=code)).exit_code is None
+        assert judged(budget, died(95, number=2, restored=90)).finding.cause == "killed"
+        elsewhere = died(99, number=3, code=code)
+        elsewhere.records[0].put("root", "another")
+        assert judged(budget, elsewhere).exit_code is None, "another run is another place"
+        decision = judged(budget, died(99, number=4, restored=90, code=code))
+        assert (decision.exit_code, decision.finding.cause) == (CODE_OR_DATA, "code-or-data"), code
+        assert "lives 1, 4 died" in decision.finding.why
+
+
+def test_two_kills_in_one_compilation_prove_nothing():
+    for code, causes in ((-9, ["killed", "killed", "code-or-data"]), (-11, ["crash", "code-or-data"])):
+        budget = RestartBudget(9)
+        lives = [died(80, number=n, restored=80, phase=Phase.FIRST_STEP, code=code) for n in range(len(causes))]
+        assert [judged(budget, life).finding.cause for life in lives] == causes
+
+
+def test_runs_of_one_command_make_progress_by_themselves():
+    budget = RestartBudget(2)
+    first = record_of(Phase.ENDED, root="a", micro_step=1000, restored_step=1000, committed_step=-1)
+    for number, committed in enumerate((10, 20, 30), 1):
+        fields = {"root": "b", "micro_step": committed + 5, "restored_step": committed - 10, "opened_at": 9.0}
+        second = record_of(committed_step=committed, attempt=1, **fields)
+        assert judged(budget, life_of(first, second, number=number, returncode=-9)).in_a_row == 0
+
+
+def test_same_error_before_any_training_is_no_matter_of_the_machine():
+    def ended(number, error, *records):
+        words = f"Traceback (most recent call last):\n{error}\n"
+        return life_of(*records, number=number, returncode=1, last_words=words)
+
+    errors = ["KeyError: 1", "KeyError: 2", "KeyError: 2"]
+    budget = RestartBudget(3)
+    assert [judged(budget, ended(n, error)).exit_code for n, error in enumerate(errors)] == [None, None, GIVEN_UP]
+    other = judged(RestartBudget(1), ended(1, "KeyError: 2", record_of()))
+    assert "a restart fails again" not in other.next_move
+    budget = RestartBudget(3)
+    last = [judged(budget, ended(number, "KeyError: 1")) for number in (1, 2, 3)][-1]
+    assert (last.exit_code, last.finding.cause) == (CODE_OR_DATA, "code-or-data")
+
+
+def test_outage_and_full_disk_are_never_the_batch():
+    for category in ("outage", "disk-full"):
+        budget = RestartBudget(3)
+        said = {"error": "E", "category": category, "message": "no answer", "failed_in": Phase.TRAINING}
+        lives = [life_of(record_of(micro_step=80, **said), number=number, returncode=1) for number in (1, 2, 3)]
+        decisions = [judged(budget, life) for life in lives]
+        assert [decision.finding.cause for decision in decisions] == [category] * 3
+        assert [decision.exit_code for decision in decisions] == [None, None, GIVEN_UP]
+
+
+def test_same_message_about_data_is_the_data_wherever_it_comes_up():
+    def died_of(step, number, message):
+        said = {"error": "RuntimeError", "category": "data", "message": message, "failed_in": Phase.TRAINING}
+        return life_of(record_of(Phase.TRAINING, micro_step=step, root="r", **said), number=number, returncode=1)
+
+    budget = RestartBudget(9)
+    first = [judged(budget, died_of(80, number, f"{name}.jpg is broken")) for number, name in ((1, "a"), (2, "b"))]
+    assert [decision.finding.cause for decision in first] == ["data", "data"]
+    third = judged(budget, died_of(83, 3, "a.jpg is broken"))
+    assert (third.exit_code, third.finding.cause) == (CODE_OR_DATA, "code-or-data")
+    assert "lives 1, 3 died of the same data, at last before the end of micro-step 84 " in third.finding.why
+    assert "a.jpg is broken" in third.finding.why
+
+
+def test_some_ends_are_the_last():
+    ends = {"finished": 0, "preempted": 143, "interrupted": 143, "usage": 2, "overtaken": 65, "refused": 65}
+    for cause, code in ends.items():
+        assert RestartBudget(9).judge(life_of(returncode=1), LifeFinding(cause, "")).exit_code == code, cause
+
+
+def test_pauses_double_up_to_the_longest():
+    pauses = [pause_before(lives, timedelta(seconds=10)).total_seconds() for lives in range(6)]
+    assert pauses == [0, 1, 2, 4, 8, 10]
+
+
+OPTIONS = RunLimits(hang_after=timedelta(seconds=10), limits={Phase.EVALUATING: timedelta(seconds=100)})
+
+
+def watch(states=None) -> Watch:
+    return Watch(OPTIONS, lambda pid: (states or {}).get(pid, "S"))
+
+
+def found(one: Watch, records, now):
+    one.check(records, now)
+    return one.check(records, now + 0.5)
+
+
+def test_training_without_a_step_hangs_after_the_limit():
+    record = record_of(stepped_at=50.0, slowest=0.1)
+    assert found(watch(), [record], 59.0) is None
+    assert found(watch(), [record], 61.0).seconds == pytest.approx(11.5)
+    slow = record_of(stepped_at=0.0, slowest=5.0)  # slow steps are given twenty of them
+    assert found(watch(), [slow], 90.0) is None
+    assert found(watch(), [slow], 101.0) is not None
+
+
+def test_time_in_which_the_supervisor_did_not_run_is_no_hang():
+    watching, record = watch(), record_of(stepped_at=50.0, slowest=0.1)
+    watching.check([record], 51.0)
+    assert found(watching, [record], 300.0) is None
+    assert found(watching, [record], 309.0) is None
+    assert found(watching, [record], 311.0).seconds == pytest.approx(11.5)
+
+
+def test_sign_between_two_looks_clears_the_suspicion():
+    watching = watch()
+    assert watching.check([record_of(stepped_at=0.0)], 100.0) is None, "one look is not enough"
+    assert watching.check([record_of(stepped_at=89.0)], 100.5) is None
+
+
+def test_other_phases_have_their_own_limits():
+    for phase, limit in ((Phase.EVALUATING, 100), (Phase.FIRST_STEP, 3600), (Phase.REPLAYING, 3600)):
+        record = record_of(phase, entered_at=0.0)
+        assert found(watch(), [record], limit - 1) is None, phase
+        assert found(watch(), [record], limit + 1) is not None, phase
+    replayed = record_of(Phase.REPLAYING, entered_at=0.0, sign_at=5000.0)  # a batch of it is a sign
+    assert found(watch(), [replayed], 6000.0) is None
+
+
+def test_stopped_process_hangs_in_any_phase():
+    hang = found(watch({100: "T"}), [record_of(Phase.FIRST_STEP, entered_at=0.0)], 11.0)
+    assert hang.is_stopped
+    assert found(watch({100: None}), [record_of(stepped_at=0.0)], 60.0) is None, "one that has ended does not count"
+
+
+def test_rank_that_holds_up_the_others_is_named():
+    behind, there = {"micro_step": 7, "begun_step": 8}, {"micro_step": 8, "begun_step": 8}
+    for number, (fields, culprit) in enumerate(
+        (
+            ((there, behind, there), 1),
+            ((behind, {"micro_step": 7, "begun_step": 7}), 1),  # it got no batch
+            (({"micro_step": 7, "is_meeting": 1}, {"micro_step": 7}), 1),  # it does not wait for the other one
+            (({"micro_step": 7}, {"micro_step": 7}), None),
+        )
+    ):
+        records = ranks(*fields)
+        hang = found(watch(), records, 60.0)
+        assert hang.culprit is (None if culprit is None else records[culprit]), number
+
+
+def ranks(*fields):
+    return [record_of(rank=at, pid=100 + at, ranks=len(fields), **one) for at, one in enumerate(fields)]
+
+
+def test_ranks_that_wait_for_an_evaluation_do_not_hang():
+    both = ranks({"phase": Phase.EVALUATING, "entered_at": 0.0}, {"stepped_at": 0.0})
+    assert found(watch(), both, 60.0) is None
+    assert found(watch(), both, 120.0) is not None

@@ -81,41 +81,22 @@ def test_life_that_died_in_the_restore_waits_for_the_next(root):
 
 
 def test_each_life_is_stored_in_the_run_that_it_trained(root, tmp_path):
-    """The first one when its storage answers again, and not in that of the second one."""
-    other = tmp_path / "other"
+    """The first ones when its storage answers again, and not in that of the third; that it failed is told once."""
+    other, said, fails = tmp_path / "other", [], True
     shutil.copytree(root, other)
-    fails = True
 
     def opening(url):
         if fails and url == str(root):
             raise StorageError("gone")
         return open_storage(url)
 
-    life_log = LifeLog(TOKEN, opening, lambda line: None)
-    enter(life_log, life_at(root, number=1))
-    enter(life_log, life_at(other, number=2))
-    fails = False
-    enter(life_log, life_at(other, number=3))
-    assert [one.number for one in stored(root)] == [1]
-    assert [one.number for one in stored(other)] == [2, 3]
-
-
-def test_storage_that_fails_is_told_once_and_tried_again(root):
-    said = []
-    answers = [StorageError("gone"), StorageError("gone"), None]
-
-    def opening(url):
-        error = answers.pop(0)
-        if error is not None:
-            raise error
-        return open_storage(url)
-
     life_log = LifeLog(TOKEN, opening, said.append)
-    for number in (1, 2, 3):
-        enter(life_log, life_at(root, number=number))
-    assert len(said) == 1
-    assert "could not store this life" in said[0]
-    assert [one.number for one in stored(root)] == [1, 2, 3]
+    for number, place in enumerate((root, root, other), 1):
+        enter(life_log, life_at(place, number=number))
+    assert ["could not store this life" in line for line in said] == [True]
+    fails = False
+    enter(life_log, life_at(other, number=4))
+    assert [[event.number for event in stored(place)] for place in (root, other)] == [[1, 2], [3, 4]]
 
 
 def trained(pid: int = 100, *, opened_at: float = 4.0, phase: Phase = Phase.TRAINING, **fields) -> Record:
@@ -173,16 +154,6 @@ def test_hang_belongs_to_what_the_process_did_then():
     assert told(hung(record, phase=Phase.SAVING)) == {
         **{"starting": 4.0, "restoring": 6.0, "training": 20.0, "hung": 70.0}
     }
-
-
-def test_second_training_of_a_process_has_its_own_seconds():
-    record = trained(attempt=2, trainings=2, born_at=50.0, entered_at=52.0)
-    record.spent[:] = [1.0, 6.0 + 2.0, 0.0, 3.0, 36.0, 0.0, 0.0, 0.0, 0.0]
-    record.offsets[Phase.TRAINING] = 36.0 - 52.0
-    record.before[:] = [1.0, 6.0, 0.0, 3.0, 36.0, 0.0, 0.0, 0.0, 0.0]
-    life = life_of(record)
-    assert earlier_seconds(life, record) == 50.0
-    assert told(life) == {"restoring": 2.0, "training": 48.0}
 
 
 def test_second_process_of_a_command_has_its_own_seconds():

@@ -10,49 +10,19 @@ import pytest
 from support.heartbeats import record_of
 from support.process import python
 
-from ckptkit.tools.supervisor.hang import crash_of, take_stacks
+from ckptkit.core.worker import Worker
+from ckptkit.tools.supervisor import command as module
+from ckptkit.tools.supervisor.command import Terminal
+from ckptkit.tools.supervisor.hang import take_stacks
 from ckptkit.tools.supervisor.processes import (
     Requests,
-    catches,
     descendants,
     end_all,
     has_ended,
     oom_kills,
-    send,
-    status,
     watch_end,
 )
 from ckptkit.tools.supervisor.supervisor import heartbeat_folder
-
-TREE = """
-import subprocess, sys
-subprocess.Popen(["sleep", "600"], start_new_session=True)
-print("up", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_descendants_include_those_in_other_sessions(monkeypatch):
-    with subprocess.Popen([sys.executable, "-c", TREE], stdout=subprocess.PIPE, stdin=subprocess.PIPE) as parent:
-        parent.stdout.readline()
-        (below,) = descendants(parent.pid)
-        assert status(below) is not None
-        os.kill(below, signal.SIGKILL)
-
-    def refuse(pid, number):
-        raise PermissionError(errno.EPERM, "not yours")
-
-    monkeypatch.setattr(os, "kill", refuse)
-    send([1], signal.SIGTERM)  # of another user: no signal, and no error
-
-
-def test_handler_of_a_process_is_seen():
-    before = signal.signal(signal.SIGUSR2, lambda *_: None)
-    try:
-        assert catches(os.getpid(), signal.SIGUSR2)
-    finally:
-        signal.signal(signal.SIGUSR2, before)
-    assert not catches(os.getpid(), signal.SIGUSR2)
 
 
 @pytest.mark.parametrize("is_refused", [False, True], ids=["descriptor", "refused"])
@@ -78,7 +48,7 @@ def test_end_of_a_process_is_seen(monkeypatch, is_refused):
 def test_processes_that_were_there_before_are_spared():
     sleep = [sys.executable, "-c", "import signal; signal.pause()"]
     with subprocess.Popen(sleep) as spared, subprocess.Popen(sleep) as ended:
-        others = [one for one in descendants(os.getpid()) if one != ended.pid]
+        others = [pid for pid in descendants(os.getpid()) if pid != ended.pid]
         waits = []
 
         def wait(timeout):
@@ -92,21 +62,6 @@ def test_processes_that_were_there_before_are_spared():
         spared.kill()
 
 
-def test_grace_ends_when_it_is_told_to():
-    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        others = [one for one in descendants(os.getpid()) if one != process.pid]
-
-        def wait(timeout):
-            process.poll()
-            return True
-
-        end_all(timedelta(hours=1), monotonic=time.monotonic, wait=wait, spared=others, keep=process.pid)
-        assert process.wait() == -signal.SIGKILL
-
-
 def test_oom_kills_are_counted(tmp_path):
     for number, (groups, file, text, count) in enumerate(
         (
@@ -114,7 +69,6 @@ def test_oom_kills_are_counted(tmp_path):
             ("0::/job\n", "memory.events", "oom_kill 5\n", 5),
             ("9:cpu:/\n4:memory:/job\n0::/\n", "memory/job/memory.oom_control", "under_oom 0\noom_kill 1\n", 1),
             ("0::/job\n", "job/memory.events", "oom_kill\n", None),
-            ("0::/job\n", "elsewhere", "", None),
         )
     ):
         path = tmp_path / str(number) / file
@@ -129,9 +83,9 @@ LONG = timedelta(seconds=60)
 
 @pytest.fixture
 def requests():
-    one = Requests()
-    yield one
-    one.close()
+    requests = Requests()
+    yield requests
+    requests.close()
 
 
 def test_order_of_signals_is_kept(requests):
@@ -150,10 +104,10 @@ def test_order_of_signals_is_kept(requests):
 def test_handlers_come_back_and_ignored_signals_stay_so():
     before, term = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.getsignal(signal.SIGTERM)
     try:
-        one = Requests()
+        requests = Requests()
         os.kill(os.getpid(), signal.SIGHUP)
-        assert one.take() == []
-        one.close()
+        assert requests.take() == []
+        requests.close()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) is term
     finally:
@@ -175,35 +129,6 @@ def test_suspension_waits_for_no_job_that_is_ending():
     assert python("-c", ENDING).stdout == f"[{int(signal.SIGTERM)}]\n"
 
 
-SLEEPER = """
-import faulthandler, os, signal, sys
-from ckptkit.manager.heartbeat import STACKS_SIGNAL
-file = open(f"{os.getpid()}.stacks", "w")
-faulthandler.register(STACKS_SIGNAL, file=file)
-def here():
-    print("up", flush=True)
-    sys.stdin.read()
-here()
-"""
-
-
-def test_stacks_of_a_live_process_are_taken(tmp_path):
-    with subprocess.Popen(
-        [sys.executable, "-c", SLEEPER], cwd=tmp_path, stdout=subprocess.PIPE, stdin=subprocess.PIPE
-    ) as process:
-        process.stdout.readline()
-        requests = Requests()
-        files = {file.name: file for file in tmp_path.iterdir()}
-        try:
-            found = take_stacks([record_of(pid=process.pid)], files, monotonic=time.monotonic, wait=requests.wait)
-        finally:
-            requests.close()
-        process.stdin.close()
-    (stack,) = found
-    assert (stack.rank, stack.pid) == (0, process.pid)
-    assert any(" in here" in line for line in stack.lines)
-
-
 def test_process_without_a_handler_is_left_alone():
     code = "print('up', flush=True); import sys; sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
@@ -216,28 +141,71 @@ def test_process_without_a_handler_is_left_alone():
     assert take_stacks([record], {}, monotonic=time.monotonic, wait=lambda _: None) == [], "it has ended"
 
 
-def test_crash_is_read_from_its_file(tmp_path):
-    files = {"7.stacks": tmp_path / "7.stacks"}
-    files["7.stacks"].write_text("earlier\nFatal Python error: Aborted\n\nThread 0x1:\n  File x\n")
-    assert list(crash_of(7, files)) == ["Fatal Python error: Aborted", "", "Thread 0x1:", "  File x"]
-    assert list(crash_of(8, files)) == []
-
-
 def test_folder_is_private_and_removed_at_the_end(tmp_path):
-    with heartbeat_folder(tmp_path) as folder:
-        assert folder.parent == tmp_path
-        assert folder.stat().st_mode & 0o777 == 0o700
-        (folder / "1").mkdir()
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_what_a_killed_supervisor_left_is_removed_and_what_is_in_use_is_not(tmp_path):
+    """What a killed supervisor left is removed too, and what is in use is not."""
     (tmp_path / "ckptkit-run-7-abc").mkdir()
     (tmp_path / "ckptkit-run-7-abc" / "7.heartbeat").write_bytes(b"x")
     (tmp_path / "other").write_text("")
     with heartbeat_folder(tmp_path) as first, heartbeat_folder(tmp_path) as second:
         assert {*tmp_path.iterdir()} == {first, second, tmp_path / "other"}
+        assert first.stat().st_mode & 0o777 == 0o700
+        (first / "1").mkdir()
+    assert [*tmp_path.iterdir()] == [tmp_path / "other"]
     for place in (tmp_path / "missing", tmp_path / "other"):  # where it cannot be written, another place is taken
         with heartbeat_folder(place) as folder:
             assert folder.is_dir()
             assert folder.parent != place
+
+
+@pytest.mark.parametrize(
+    ("before", "written"),
+    [(b"", "[ckptkit run] x\n"), (b"a\n", "a\n[ckptkit run] x\n"), (b"\r50 %", "\r50 %\n[ckptkit run] x\n")],
+)
+def test_line_of_the_supervisor_begins_a_line(capfd, before, written):
+    terminal = Terminal()
+    terminal.pass_on(before) if before else None
+    terminal.say("x")
+    terminal.close()
+    assert os.fsencode(capfd.readouterr().err) == os.fsencode(written)
+
+
+def test_stderr_that_nobody_reads_holds_nobody_up(monkeypatch):
+    """What does not fit is left out, and told where it would be; the supervisor's lines have room of their own."""
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_MOST_BYTES", 1 << 18)
+    ear, mouth = os.pipe()
+    monkeypatch.setattr(module, "_STDERR", mouth)
+    terminal = Terminal()
+    for at in range(40):
+        terminal.pass_on(b"%07d\n" % at * (1 << 13))
+    terminal.say("life 1 ended")
+    terminal.close()  # none of these has waited for a reader
+    read = bytearray()
+    while b"life 1 ended" not in read:
+        read += os.read(ear, 1 << 16)
+    lines = read.decode().splitlines()
+    passed = sorted({line for line in lines if line.isdigit()})
+    assert passed == [f"{at:07d}" for at in range(len(passed))]
+    assert len(passed) * (1 << 16) in range(1 << 18, (1 << 18) + (1 << 18))
+    missing = f"{(40 - len(passed)) / 16:.3g} MiB of stderr are missing here, because nobody read them in time"
+    assert lines[-2:] == [f"[ckptkit run] {missing}", "[ckptkit run] life 1 ended"]
+    os.close(ear)
+    os.close(mouth)
+
+
+def test_slow_reader_misses_nothing(monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 60)
+    monkeypatch.setattr(module, "_MOST_BYTES", 1 << 17)
+    ear, mouth = os.pipe()
+    monkeypatch.setattr(module, "_STDERR", mouth)
+    terminal = Terminal()
+    written = [b"%07d\n" % at * (1 << 13) for at in range(20)]
+    writer = Worker(lambda: [terminal.pass_on(data) for data in written] and terminal.close(), "writer")
+    writer.start()
+    read = bytearray()
+    while len(read) < 20 << 16:
+        read += os.read(ear, 1 << 12)
+    writer.join()
+    assert read == b"".join(written)
+    os.close(ear)
+    os.close(mouth)

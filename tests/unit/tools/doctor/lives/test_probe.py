@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -12,15 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support import ranked_training
 from support.options import grouped
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirrors import Chain
-from ckptkit.manager.run import Run
 from ckptkit.run.catalog import list_checkpoints
-from ckptkit.run.saver import Saver
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
@@ -38,31 +36,16 @@ from ckptkit.tools.doctor.lives.trace import (
 )
 
 
-class Seen(NumpyRun):
+class Seen(ranked_training.Run):
     """A run that a rehearsal can look into; `drift` is what a save changes."""
 
     drift = 0
 
-    def observer(self):
-        return self
-
     def observe(self):
         return {"weights/w": self.digest(), "rng/numpy": str(self.drift)}, {}
 
-    def environment(self):
-        return {"mode": "none"}
-
-    def began(self):
-        return {}
-
-    def unstored(self):
-        return {}
-
     def drawing_in_state_dict(self):
         return ["it"]
-
-    def suspects(self):
-        return []
 
 
 class Drawing(Seen):
@@ -71,18 +54,24 @@ class Drawing(Seen):
         return super().capture()
 
 
-def follow(monkeypatch, plan: Path) -> None:
-    for name, value in variables(plan).items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture
+def follow(tmp_path, monkeypatch):
+    """Makes the managers of the test follow a plan, and gives its trace's events when called."""
+
+    def followed(name: str = "plan", **fields):
+        given = {"root": str(tmp_path / "scratch"), "trace": str(tmp_path / "trace"), "stop": 99, **fields}
+        plan = tmp_path / f"{name}.json"
+        plan.write_text(LifePlan(**given).model_dump_json())
+        for variable, value in variables(plan).items():
+            monkeypatch.setenv(variable, value)
+        return lambda: read_trace(Path(given["trace"]))
+
+    return followed
 
 
 @pytest.fixture
-def trace(tmp_path, monkeypatch):
-    """Plans a life that saves after 2 and 4, and gives its trace's events when called."""
-    plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=99, saves=(2, 4))
-    (tmp_path / "plan.json").write_text(plan.model_dump_json())
-    follow(monkeypatch, tmp_path / "plan.json")
-    return lambda: read_trace(tmp_path / "trace")
+def trace(follow):
+    return follow(saves=(2, 4))
 
 
 def trained(root: Path, run: NumpyRun, steps: int, **options) -> CheckpointManager:
@@ -118,34 +107,16 @@ def test_restore_that_is_refused_is_told(tmp_path, root, trace):
     assert isinstance(trace()[-1], Unrestored)
 
 
-def test_step_beyond_the_stop_ends_the_life(tmp_path, root, trace, monkeypatch):
-    plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=3)
-    (tmp_path / "other.json").write_text(plan.model_dump_json())
-    follow(monkeypatch, tmp_path / "other.json")
-    monkeypatch.setattr("ckptkit.tools.doctor.lives.probe._end", lambda: sys.exit(0))
-    run = Seen()
-    manager = trained(root, run, 2)
-    run.train_step()
-    run.train_step()
-    with pytest.raises(SystemExit):
-        manager.step(run)
-    assert trace()[-1] == StoppedEvent(step=4)
-
-
-def test_life_that_has_shown_enough_ends_after_its_second_step(tmp_path, root, monkeypatch):
-    """Not after the first, from which a micro-step's cost cannot be told."""
+def test_life_ends_at_its_stop_or_once_it_has_shown_enough(tmp_path, root, follow, monkeypatch):
+    """Not after its first step, from which a micro-step's cost cannot be told."""
     monkeypatch.setattr("ckptkit.tools.doctor.lives.probe._end", lambda: sys.exit(0))
     now = time.monotonic()
     for name, enough, steps in (("over", now - 1, 2), ("later", now + 3600, 4)):
-        plan = LifePlan(root=str(tmp_path / name), trace=str(tmp_path / f"{name}.trace"), stop=4, enough=enough)
-        (tmp_path / f"{name}.json").write_text(plan.model_dump_json())
-        follow(monkeypatch, tmp_path / f"{name}.json")
+        trace = follow(name, root=str(tmp_path / name), trace=str(tmp_path / f"{name}.trace"), stop=4, enough=enough)
         with pytest.raises(SystemExit):
             trained(root, Seen(), 9)
-        (_, *lines) = read_trace(tmp_path / f"{name}.trace")
-        assert lines[-1] == StoppedEvent(step=steps)
-        at = [one.at for one in lines if isinstance(one, Stepped)]
-        times = [now, *at, time.monotonic()]
+        assert trace()[-1] == StoppedEvent(step=steps)
+        times = [now, *(event.at for event in trace() if isinstance(event, Stepped)), time.monotonic()]
         assert times == sorted(times)
 
 
@@ -154,13 +125,11 @@ class Killed(Exception):  # noqa: N818 - it stands for a death
 
 
 @pytest.fixture
-def own(tmp_path, root, monkeypatch):
+def own(root, follow, monkeypatch):
     """Trains under a plan that keeps the script's own saves, until it is killed or 8 micro-steps are done."""
 
     def lived(run: NumpyRun, *, waits: bool, mirror: Sequence[Path] = (), asks: bool = False, **more):
-        given = {"root": str(tmp_path / "scratch"), "trace": str(tmp_path / "trace"), "stop": 9, "own_saves": True}
-        (tmp_path / "plan.json").write_text(LifePlan(**{**given, **more}).model_dump_json())
-        follow(monkeypatch, tmp_path / "plan.json")
+        trace = follow(**{"stop": 9, "own_saves": True, **more})
 
         def kill(_, number):
             assert number == signal.SIGKILL
@@ -177,41 +146,17 @@ def own(tmp_path, root, monkeypatch):
                     manager.save(run)
                 if waits:
                     manager.wait()
-        assert not any(one.exists() for one in (root, *mirror))
+        assert not any(path.exists() for path in (root, *mirror))
         saved = [info.progress.batches_delivered for info in manager.checkpoints()]
-        events = read_trace(tmp_path / "trace")
-        steps = [one.step for one in events if isinstance(one, Stepped)]
-        return saved, steps[-1], [one for one in events if isinstance(one, SavedEvent)]
+        steps = [event.step for event in trace() if isinstance(event, Stepped)]
+        return saved, steps[-1], [event for event in trace() if isinstance(event, SavedEvent)]
 
     return lived
 
 
-def test_own_schedule_saves_where_the_plan_keeps_it(own):
-    assert own(Seen(), waits=True) == ([3, 6], 8, [])
-
-
-def test_process_dies_once_an_own_save_is_committed(own, tmp_path):
-    assert own(Seen(), waits=True, kill_when_saved=True) == ([3], 4, [SavedEvent(step=3)])
-
-
-@pytest.mark.parametrize(("stop", "last"), [(9, 5), (4, 4)])
-def test_own_save_that_takes_long_is_awaited(own, monkeypatch, stop, last):
-    """After the second micro-step since it began, or at the end."""
-    released = threading.Event()
-
-    wait, write = Run.wait, Saver.save
-
-    def waited(self, *given):
-        released.set()
-        return wait(self, *given)
-
-    def slow(self, *given, **named):
-        assert released.wait(60)
-        return write(self, *given, **named)
-
-    monkeypatch.setattr(Run, "wait", waited)
-    monkeypatch.setattr(Saver, "save", slow)
-    assert own(Seen(), waits=False, kill_when_saved=True, stop=stop) == ([3], last, [SavedEvent(step=3)])
+@pytest.mark.parametrize(("dies", "life"), [(False, ([3, 6], 8, [])), (True, ([3], 4, [SavedEvent(step=3)]))])
+def test_own_schedule_saves_and_the_process_may_die_then(own, dies, life):
+    assert own(Seen(), waits=True, kill_when_saved=dies) == life
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["by its schedule", "by a call of save()"])
@@ -232,8 +177,8 @@ def test_process_dies_once_its_own_save_is_at_a_mirror(own, tmp_path, monkeypatc
     monkeypatch.setattr(Uploader, "upload", slow)
     mirrors = [tmp_path / "near", tmp_path / "far"]
     assert own(Seen(), waits=False, mirror=mirrors, asks=asks, kill_when_saved=True) == ([3], 5, [SavedEvent(step=3)])
-    for one in mirrors:
-        copies = list_checkpoints(open_storage(scratch_run(tmp_path / "scratch", str(one))))
+    for mirror in mirrors:
+        copies = list_checkpoints(open_storage(scratch_run(tmp_path / "scratch", str(mirror))))
         assert [info.progress.batches_delivered for info in copies] == [3]
 
 
@@ -242,17 +187,6 @@ def test_mirrors_are_left_out_where_the_doctor_decides_when_to_save(tmp_path, ro
     assert trace()[0].mirrors == ()
     assert not (tmp_path / "mirror").exists()
     assert not scratch_run(tmp_path / "scratch", str(tmp_path / "mirror")).exists()
-
-
-def test_line_written_in_pieces_is_whole(tmp_path, root, trace, monkeypatch):
-    probe, whole = "ckptkit.tools.doctor.lives.probe", os.write
-    monkeypatch.setattr(f"{probe}.os.write", lambda descriptor, line: whole(descriptor, line[:50]))
-    trained(root, Seen(), 1)
-    assert [type(event) for event in trace()] == [Begun, Stepped]
-    with (tmp_path / "trace").open("ab") as file:
-        file.write(b'{"event":"stepp')  # a kill has cut it
-    assert [type(event) for event in trace()] == [Begun, Stepped]
-    assert read_trace(tmp_path / "none") == []
 
 
 def test_second_training_of_root_continues_the_first(root, trace):
@@ -269,17 +203,14 @@ def test_second_training_of_root_continues_the_first(root, trace):
     assert [event.step for event in trace() if isinstance(event, Stepped)] == [1, 2, 3, 3]
 
 
-def test_replay_of_a_script_with_two_runs_is_refused(tmp_path, root, monkeypatch):
-    plan = LifePlan(root="unused", run=str(tmp_path / "run"), trace=str(tmp_path / "trace"), stop=9)
-    (tmp_path / "plan.json").write_text(plan.model_dump_json())
-    follow(monkeypatch, tmp_path / "plan.json")
+def test_replay_of_a_script_with_two_runs_is_refused(tmp_path, root, follow):
+    trace = follow(run=str(tmp_path / "run"), stop=9)
     trained(root, Seen(), 3).close()
     with pytest.raises(ResumeError, match="but a replay is of one run"):
         CheckpointManager(tmp_path / "other").restore(Seen())
-    refused = read_trace(tmp_path / "trace")[-1]
+    refused = trace()[-1]
     assert isinstance(refused, Refused)
-    assert str(root) in refused.why
-    assert str(tmp_path / "other") in refused.why
+    assert f"{tmp_path / 'other'} and {root}" in refused.why
 
 
 def test_changes_by_save_are_noted_with_their_objects(root, trace):
@@ -317,16 +248,16 @@ def test_own_saves_of_script_count_micro_steps_once(root, trace):
     manager.step(run)
     run.train_step()
     manager.save_final(run)
-    steps = [one.step for one in trace() if isinstance(one, Stepped)]
-    assert steps == [1, 2, 3]
+    assert [event.step for event in trace() if isinstance(event, Stepped)] == [1, 2, 3]
     assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 3]
 
 
 def test_a_plan_that_is_none_is_named(tmp_path, root, monkeypatch):
     """A script that is to be examined must never train at its own root."""
     for number, text in enumerate(("{", '{"root": "a", "trace": "b", "stop": 0}', '{"root": "a", "nonsense": 1}')):
-        (tmp_path / f"{number}.json").write_text(text)
-        follow(monkeypatch, tmp_path / f"{number}.json")
+        plan = tmp_path / f"{number}.json"
+        plan.write_text(text)
+        monkeypatch.setenv(*next(iter(variables(plan).items())))
         with pytest.raises(ValueError, match="CKPTKIT_HOOKS"):
             CheckpointManager(root)
     monkeypatch.setenv("CKPTKIT_HOOKS", "no_such_module:argument")

@@ -1,4 +1,4 @@
-"""Lives of a script that needs no MindSpore: seeds, deaths, ends, refusals."""
+"""Lives of a script that needs no MindSpore: seeds, deaths, ends, refusals; and the cards of examinations."""
 
 from __future__ import annotations
 
@@ -18,22 +18,19 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.doctor_lives import NAMES, NUMPY_SCRIPT, SIZE, life, run_doctor, stepped
+from support.doctor_lives import NUMPY_SCRIPT, SIZE, life, run_doctor, stepped
 from support.junit import cases_of, read_junit
-from support.process import python
 
-from ckptkit.tools.doctor import examine
+from ckptkit.tools.doctor.card import _kill, commit_of
 from ckptkit.tools.doctor.compare import TraceDifference
-from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import DoctorExamination
-from ckptkit.tools.doctor.lives.trace import LifePlan
+from ckptkit.tools.doctor.lives.trace import LifePlan, SavedEvent
 from ckptkit.tools.doctor.lives.trial import live
 from ckptkit.tools.doctor.result import DoctorOptions, Report
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder with ``train.py``, in which it runs."""
     (tmp_path / "train.py").write_text(NUMPY_SCRIPT)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -85,39 +82,20 @@ def test_doctor_seeds_generators_and_script_may_override(here):
     seeded = lived(here, "unseeded", seed=7, trace=str(here / "a"))
     other = lived(here, "unseeded", seed=8, trace=str(here / "b"))
     own = lived(here, seed=8, trace=str(here / "c"))
-    digests = [one.steps[1].digests for one in (seeded, other, own)]
+    digests = [life.steps[1].digests for life in (seeded, other, own)]
     assert digests[0]["rng/python"] == repr(random.Random(7).getstate())
     assert digests[2]["rng/python"] == repr(random.Random(99).getstate())
-    assert len({one["rng/numpy"] for one in digests}) == 3
+    assert len({values["rng/numpy"] for values in digests}) == 3
 
 
 def test_order_of_hashes_is_the_users_or_seeded(here, monkeypatch):
     (here / "train.py").write_text("import os\nprint(os.environ.get('PYTHONHASHSEED'))\n")
-    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    for seed, shown in ((2**32 + 7, "7"), (None, "None")):
+    for users, seed, shown in ((None, 2**32 + 7, "7"), (None, None, "None"), ("3", 7, "3")):
+        monkeypatch.setenv("PYTHONHASHSEED", users) if users else monkeypatch.delenv("PYTHONHASHSEED", raising=False)
         assert lived(here, seed=seed).log.read_text().strip() == shown
-    monkeypatch.setenv("PYTHONHASHSEED", "3")
-    assert lived(here, seed=7).log.read_text().strip() == "3"
-
-
-def test_script_has_nothing_to_read(here):
-    """What is typed into the doctor's terminal is not the script's, which may ask."""
-    (here / "train.py").write_text("import sys\nprint(repr(sys.stdin.read()))\n")
-    read, write = os.pipe()
-    os.write(write, b"typed")
-    os.close(write)
-    before = os.dup(0)
-    try:
-        os.dup2(read, 0)
-        assert lived(here).log.read_text() == "''\n"
-    finally:
-        os.dup2(before, 0)
-        os.close(before)
-        os.close(read)
 
 
 def test_mindspore_is_seeded_once_it_is_imported(here):
-    """By a stand-in, which says what it was told, and when."""
     (here / "mindspore.py").write_text(
         "def set_seed(seed): print('set_seed', seed)\n"
         "def manual_seed(seed): print('manual_seed', seed)\n"
@@ -194,13 +172,6 @@ def test_error_that_a_launcher_puts_elsewhere_is_told(here):
     assert lived(here).last_words().count("LookupError: the tokens are gone") == 1
 
 
-def test_the_command_line_takes_the_scripts_own_options(here):
-    (here / "train.py").write_text("import sys\nraise SystemExit(f'got {sys.argv[1:]}')\n")
-    own = command("--lr", "0.1", "--steps", "8")
-    done = python("-m", "ckptkit", "doctor", "--steps", "4", "--", *own, expect=1)
-    assert "got ['--lr', '0.1', '--steps', '8']" in done.stderr
-
-
 def test_a_sound_script_is_exact(here, capsys):
     code, report, _, cases = doctored(capsys)
     assert code == 0
@@ -236,24 +207,32 @@ def test_the_scripts_own_saves_are_examined(here, capsys):
     assert not (here / "backup").exists()
 
 
-def test_mirror_that_is_another_one_at_every_start_is_named(here, capsys):
-    """The run root is the same; only a process that has lost it shows that."""
-    other = 'root, mirror=f"backup/{time.time_ns()}", save=every)'
-    (here / "train.py").write_text(NUMPY_SCRIPT.replace("root, save=every)", other))
-    code, report, _, _ = doctored(capsys, "own", own_saves=True, kills=1)
-    found = report["diagnosis"]
-    assert (code, found["code"]) == (1, "never-resumed")
-    assert f"{here / 'backup'}/" in found["where"]
-    assert "began afresh, although its run had a checkpoint after micro-step 4" in found["cause"]
-    lives = [(life["began_at"], life["ended_at"], life["killed_after"]) for life in report["lives"]]
-    assert lives[-2] == (0, 5, 5)
-    assert [life["own_saves"] for life in report["lives"]] == [False] * 4 + [True] * 2
+def lives_of(report) -> list[tuple[int, int, int | None]]:
+    return [(life["began_at"], life["ended_at"], life["killed_after"]) for life in report["lives"]]
 
 
-def test_two_trainings_of_one_root_are_one_run(here, capsys):
-    code, report, err, _ = doctored(capsys, "twice", steps=16, kills=3)
-    assert (code, report["exact"], report["steps"]) == (0, True, 16), err
-    assert any(life["began_at"] > 9 for life in report["lives"])  # killed and resumed in the second one
+def test_first_run_that_trains_is_examined_and_the_other_is_resumed_with_it(here, capsys):
+    code, report, _, cases = doctored(capsys, "beside", "first")
+    assert (code, len(cases)) == (0, 5)
+    assert (report["url"], report["left_out"]) == (str(here / "runs/beside"), [str(here / "runs/mine")])
+    assert (report["exact"], report["steps"], report["compared"]) == (True, 9, 9 + 3 + 5 + 4)
+    assert lives_of(report) == [(0, 9, None), (0, 9, None), (0, 3, 3), (2, 7, 7), (5, 9, None)]
+    assert sorted(path.name for path in here.iterdir()) == ["ci", "train.py"]
+
+
+def test_run_that_begins_after_the_examined_one_goes_on_in_every_life(here, capsys):
+    code, out, _, _ = doctored(capsys, "twice", "elsewhere", steps=16, as_json=False)
+    assert code == 0
+    assert "\nexact: every interrupted life is the uninterrupted one, bit for bit\n" in out
+    assert "train.py twice elsewhere: 9 micro-steps, 5 lives, killed after [3, 7]\n" in out
+    assert f"not examined: run root {here}/runs/next, which the script restores as well" in out
+
+
+def test_run_that_is_restored_and_not_trained_is_not_examined(here, capsys):
+    """Such as a teacher's: it has no micro-steps that could be compared."""
+    code, report, _, _ = doctored(capsys, "teacher", "draws")
+    assert (code, report["url"], report["left_out"]) == (1, str(here / "runs/mine"), [str(here / "runs/teacher")])
+    assert report["difference"]["names"] == ["rng/numpy"]
 
 
 @pytest.mark.parametrize(
@@ -276,33 +255,22 @@ def test_inexact_script_gets_diagnosis(here, capsys, what, code, word):
 
 
 def test_what_cannot_be_examined_is_told_with_its_reason(here, capsys):
-    for what, expected, words, said in (
-        ("blind", 2, "no observer()", "no observer()"),
-        ("crashes", 1, "ended with exit code 1", "out of luck"),
+    for text, expected, words, said in (
+        ([*command("blind")], 2, "no observer()", "no observer()"),
+        ([*command("crashes")], 1, "ended with exit code 1", "out of luck"),
+        ([sys.executable, "-c", "print('trained')"], 2, "used no CheckpointCallback", "used no CheckpointCallback"),
+        (["no-such-program"], 2, "no-such-program cannot be started", "cannot be started"),
+        ([], 2, "give the command", "-- python train.py"),
     ):
-        code, out, err, ((name, outcome, message),) = doctored(capsys, what)
-        assert (code, out, name, outcome) == (expected, "", "examination", "error"), what
-        assert words in message, what
-        assert said in err, what
+        code, out, err, ((name, outcome, message),) = doctored(capsys, program=text)
+        assert (code, out, name, outcome) == (expected, "", "examination", "error"), text
+        assert words in message, text
+        assert said in err, text
     Path("ci/doctor.xml").write_text("<testsuites/>")
     Path("ci/doctor.xml.new").mkdir()
     with pytest.raises(OSError, match=r"doctor\.xml could not be written"):
         doctored(capsys, program=[])
     assert not Path("ci/doctor.xml").exists()
-
-
-def test_unusable_commands_exit_with_reason(here, capsys):
-    for text, expected, said in (
-        ("print('trained')", 2, "used no CheckpointCallback"),
-        ("raise SystemExit('no such data')", 1, "no such data"),
-    ):
-        (here / "train.py").write_text(text)
-        code, _, err, _ = doctored(capsys)
-        assert (code, said in err) == (expected, True), err
-    code, _, err, _ = doctored(capsys, program=["no-such-program"])
-    assert (code, "no-such-program cannot be started" in err) == (2, True)
-    code, _, err, _ = doctored(capsys, program=[])
-    assert (code, "-- python train.py" in err) == (2, True)
 
 
 def doctored(capsys, *what: str, program: list[str] | None = None, as_json: bool = True, **options):
@@ -315,81 +283,16 @@ def doctored(capsys, *what: str, program: list[str] | None = None, as_json: bool
     return code, out, captured.err, cases_of(junit)
 
 
-def test_the_headline_claims_no_more_than_was_equal(capsys, monkeypatch):
-    partly = (
-        "exact: state, batches and gradients of every interrupted life are those of the uninterrupted one, bit for bit"
-    )
-    for losses, words in (
-        ((), "exact: every interrupted life is the uninterrupted one, bit for bit"),
-        ((3,), f"{partly}; 1 reported loss was rounded differently"),
-        ((3, 5), f"{partly}; 2 reported losses were rounded differently"),
-    ):
-        code, lines = told_of(Report(9, (), 20, 7, None, None, losses, ()), capsys, monkeypatch)
-        assert (code, [line for line in lines if line.startswith("exact")]) == (0, [words])
-
-
-def lives_by_hand(monkeypatch, *given):
-    """`live` gives these, one after the other."""
-    lives = iter(given)
-    monkeypatch.setattr(examine, "live", lambda *_, **__: next(lives))
-
-
-def trained(**digests):
-    return life([stepped(1), stepped(2), stepped(3, **digests)])
-
-
-def test_job_that_disagrees_with_itself_is_diagnosed(here, monkeypatch, capsys):
-    lives_by_hand(monkeypatch, trained(), trained(weights="new"))
-    code, report, _, _ = doctored(capsys)
-    assert (code, report["exact"], len(report["lives"])) == (1, False, 2)
-    assert (report["difference"]["step"], report["difference"]["resumed_at"]) == (3, 0)
-    assert report["diagnosis"]["code"] == "not-reproducible"
-
-
-def test_first_life_failing_in_training_is_a_failure(here, monkeypatch, capsys):
-    (here / "log").write_text("no memory is left")
-    lives_by_hand(monkeypatch, replace(trained(), exit_code=3, log=here / "log"))
-    code, out, err, _ = doctored(capsys)
-    assert (code, out) == (1, "")
-    assert "life ended with exit code 3 after 3 micro-steps. Its last output:\nno memory is left" in err
-
-
 def told_of(report, capsys, monkeypatch, **options):
     monkeypatch.setattr(DoctorExamination, "run", lambda self: report)
     code = run_doctor(["python", "train.py"], DoctorOptions(**options), keep=None, as_json=False)
     return code, capsys.readouterr().out.splitlines()
 
 
-def test_report_tells_difference_cause_and_fix(capsys, monkeypatch):
-    full = trained()
-    for begun, names, told in (
-        (2, ("loss",), ("loss", "resumed after micro-step 2")),
-        (0, NAMES[:6], ("batch/x, loss, accumulators/accum.w, weights/w and 2 more", "begun afresh")),
-        (2, (), ("it did not get that far", "resumed after micro-step 2")),
-    ):
-        difference = TraceDifference(3, names, full.steps[3], None, life([], begun=begun), full)
-        diagnosis = Diagnosis("some-code", "net.drop", "it draws", "do not", ("net.other", "net.third"))
-        report = Report(3, (full, full), 2, 7, difference, diagnosis)
-        code, lines = told_of(report, capsys, monkeypatch)
-        assert code == 1
-        assert lines == [
-            "python train.py: 3 micro-steps, 2 lives, killed after none",
-            "compared: 2 micro-steps with 7 values each",
-            "NOT exact",
-            f"first difference: micro-step 3 (epoch 0, batch 3, micro-step 0 of 3): {told[0]}",
-            f"seen in: life, {told[1]}",
-            "diagnosis: some-code: net.drop",
-            "cause: it draws",
-            "fix: do not",
-            "look also at: net.other, net.third",
-        ]
-    code, lines = told_of(replace(report, diagnosis=replace(diagnosis, also=())), capsys, monkeypatch)
-    assert (code, lines[-1]) == (1, "fix: do not")
-
-
 def test_exact_report_notes_what_was_not_seen(capsys, monkeypatch):
-    report = Report(9, (), 20, 7, notes=tuple(f"main():n{number}" for number in range(7)))
+    report = Report(9, (), 20, 7, None, None, (3,), tuple(f"main():n{number}" for number in range(7)))
     code, lines = told_of(report, capsys, monkeypatch)
+    assert any("1 reported loss was rounded differently" in line for line in lines if line.startswith("exact"))
     notes = [line.split()[1] for line in lines if line.startswith("note: main()")]
     assert (code, notes) == (0, [f"main():n{number}" for number in range(5)])
     long = life([stepped(step) for step in range(1, SIZE + 1)])
@@ -403,48 +306,127 @@ def test_exact_report_notes_what_was_not_seen(capsys, monkeypatch):
 
 
 def test_json_tells_lives_that_did_nothing(capsys, monkeypatch, here):
+    """A part of a life of many ranks differs: the whole life is the failed case."""
+    full = life([stepped(1), stepped(2), stepped(3)])
     lives = (
-        trained(),
-        replace(life([], begun=2, seconds=1.2346), own_saves=True),
-        replace(trained(), events=[], exit_code=None, planned_kill=3),
+        replace(full, name="life-1", ranks=(full, full)),
+        replace(life([], begun=2, seconds=1.2346), name="life-2", own_saves=True),
+        replace(full, name="life-3", events=[], exit_code=None, planned_kill=3),
     )
-    monkeypatch.setattr(DoctorExamination, "run", lambda self: Report(3, lives, 2, 7))
-    assert run_doctor(command(), DoctorOptions(), keep=None, as_json=True) == 0
-    told = [tuple(one.values()) for one in json.loads(capsys.readouterr().out)["lives"]]
-    assert told == [
-        ("life", 0, 3, None, 0, None, 0, False, False, 1),
-        ("life", 2, 0, None, 0, None, 1.235, True, False, 1),
-        ("life", None, 0, 3, None, None, 0, False, False, 1),
-    ]
-    # A part of a life of many ranks differs: the whole life is the failed case.
-    lives = [replace(trained(), name=f"life-{number}", ranks=(trained(), trained())) for number in (1, 2, 3)]
-    part = replace(trained(), name="life-2", rank=1)
-    difference = TraceDifference(3, ("loss",), trained().steps[3], None, part, trained())
-    report = Report(3, tuple(lives), 2, 7, difference, ranks=2)
-    monkeypatch.setattr(DoctorExamination, "run", lambda self: report)
+    difference = TraceDifference(3, ("loss",), full.steps[3], None, replace(full, name="life-2", rank=1), full)
+    monkeypatch.setattr(DoctorExamination, "run", lambda self: Report(3, lives, 2, 7, difference, ranks=2))
     assert run_doctor(command(), DoctorOptions(), keep=None, as_json=True, junit=here / "out.xml") == 1
-    assert 'failures="1"' in (here / "out.xml").read_text()
-
-
-def test_doctor_leaves_sigterm_as_it_was(here, capsys, monkeypatch):
-    """After an examination and after one that could not be."""
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    mine = signal.getsignal(signal.SIGTERM)
-    try:
-        assert doctored(capsys, program=[])[0] == 2
-        assert signal.getsignal(signal.SIGTERM) is mine
-        assert told_of(Report(9, (), 20, 7), capsys, monkeypatch)[0] == 0
-        assert signal.getsignal(signal.SIGTERM) is mine
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    told = [tuple(told.values()) for told in json.loads(capsys.readouterr().out)["lives"]]
+    assert told == [
+        ("life-1", 0, 3, None, 0, None, 0, False, False, 2),
+        ("life-2", 2, 0, None, 0, None, 1.235, True, False, 1),
+        ("life-3", None, 0, 3, None, None, 0, False, False, 1),
+    ]
+    assert [end for _, end, _ in cases_of(here / "out.xml")] == [None, "failure"]
 
 
 def test_keep_requires_new_folder(here, capsys):
     (here / "full").mkdir()
     (here / "full/precious").write_text("mine")
-    assert run_doctor(command(), DoctorOptions(), keep="full", as_json=False) == 2
-    assert run_doctor(command(), DoctorOptions(), keep="full/precious/below", as_json=False) == 3
+    for keep, code in (("full", 2), ("full/precious/below", 3), ("new/below", 0)):
+        assert run_doctor(command(), DoctorOptions(steps=4, kills=1), keep=keep, as_json=False) == code
     assert "cannot be started" not in capsys.readouterr().err
-    assert run_doctor(command(), DoctorOptions(steps=4, kills=1), keep="new/below", as_json=False) == 0
-    assert "exact" in capsys.readouterr().out
     assert (here / "new/below/life-001.trace").exists()
+
+
+@pytest.fixture
+def repository(here):
+    git("init", "-q")
+    git("add", "train.py")
+    git("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "one")
+    return here
+
+
+MIDDLE = {"epoch": 0, "batch": 2, "in_cycle": "2/4"}
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], check=True, capture_output=True, text=True).stdout.strip()  # noqa: S607
+
+
+def card_of(repository: Path, *what: str, kills: int = 2, code: int = 0) -> tuple[str, dict]:
+    """The text and the fields of a card of ``train.py``, which is called by its whole path."""
+    command = [sys.executable, str(repository / "train.py"), *what]
+    options = DoctorOptions(steps=9, kills=kills, own_saves="own" in what)
+    assert run_doctor(command, options, keep=None, as_json=False, card=repository / "cards/card.md") == code
+    text = (repository / "cards/card.md").read_text()
+    block = re.search("```yaml\n(.*)\n```", text, re.DOTALL)
+    assert block is not None
+    return text, {
+        name: json.loads(value) for name, _, value in (line.partition(": ") for line in block[1].splitlines())
+    }
+
+
+def test_card_of_exact_script_says_pass_and_what_was_compared(repository):
+    text, fields = card_of(repository)
+    assert text.startswith("# Resume card of train.py, none: PASS\n")
+    assert "- exact: every interrupted life is the uninterrupted one, bit for bit" in text
+    expected = {
+        **{"status": "verified", "differences": 0, "sentinels_match": True, "mode": "none"},
+        **{"absolute_tolerance": 0, "relative_tolerance": 0, "sentinel_steps": "every micro-step from 1 to 9"},
+        **{"micro_steps_compared": 21, "values_per_micro_step": 3, "commit": git("rev-parse", "HEAD")},
+        "command": f"ckptkit doctor --steps 9 --kills 2 -- {Path(sys.executable).name} train.py",
+    }
+    assert {name: fields[name] for name in expected} == expected
+    assert [kill["after"] for kill in fields["kills"]] == [3, 7]
+    assert fields["kills"][0] == {"after": 3, "own_saves": False, "resumed_after": 2, **MIDDLE}
+    assert [0 < seconds < 60 for seconds in fields["seconds_to_new_micro_step"]] == [True, True]
+    assert 0 <= fields["stall_seconds"] < 60
+
+
+def test_card_of_other_script_says_fail_and_the_first_difference(repository):
+    text, fields = card_of(repository, "other-root", kills=1, code=1)
+    assert text.startswith("# Resume card of train.py, none: FAIL\n")
+    assert "- first difference: micro-step " in text
+    assert "- diagnosis: never-resumed: " in text
+    assert (fields["status"], fields["sentinels_match"]) == ("failed", False)
+    assert re.fullmatch(r"from \d on", fields["differences"])
+    assert fields["seconds_to_new_micro_step"] == [None]
+    assert re.search(r"(?<![\w.~:/])/\w", text) is None, text
+
+
+def test_card_names_no_folder_of_the_command_and_has_own_saves(repository):
+    folders = [
+        str(repository / "with a space/data"),
+        f"--data={repository}/x",
+        f"{repository}/sub/y.bin",
+        "s3://bucket/deep/key",
+    ]
+    text, fields = card_of(repository, "own", *folders, kills=1)
+    assert str(repository) not in text
+    assert "--own-saves" in fields["command"]
+    assert fields["command"].endswith("train.py own data --data=x y.bin s3://bucket/deep/key")
+    assert [kill["own_saves"] for kill in fields["kills"]] == [False, True]
+
+
+def test_kill_of_one_rank_names_it():
+    lines = [stepped(1), stepped(2), stepped(3), SavedEvent(step=2)]
+    ranks = tuple(life(lines, planned_kill=3, killed_ranks=(1,), rank=rank) for rank in (0, 1))
+    kill = _kill(life(lines, planned_kill=3, killed_ranks=(1,), ranks=ranks))
+    where = {"epoch": 0, "batch": 2, "in_cycle": "2/3"}
+    assert kill == {"after": 3, "rank": 1, "own_saves": False, "resumed_after": 2, **where}
+    assert _kill(life([stepped(1)], planned_kill=1, ranks=ranks))["rank"] == "all"
+
+
+def test_failed_examination_leaves_no_card(here, capsys):
+    (here / "cards").mkdir()
+    (here / "cards/card.md").write_text("# Resume card of train.py: PASS\n")
+    options = DoctorOptions(steps=9, kills=1)
+    assert run_doctor(command("crashes"), options, keep=None, as_json=False, card=Path("cards/card.md")) == 1
+    assert [*(here / "cards").iterdir()] == []
+
+
+def test_commit_tells_whether_the_repository_was_modified(repository, tmp_path_factory):
+    commit = git("rev-parse", "HEAD")
+    assert [commit_of(repository / "train.py"), commit_of(Path("train.py")), commit_of(Path())] == [commit] * 3
+    (repository / "other.py").write_text("")
+    assert commit_of(repository / "train.py") == commit
+    assert commit_of(repository / "other.py") is None  # no commit has it
+    (repository / "train.py").write_text("changed")
+    assert commit_of(repository / "train.py") == f"{commit} modified"
+    assert commit_of(tmp_path_factory.mktemp("bare") / "train.py") is None
