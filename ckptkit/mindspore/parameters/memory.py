@@ -120,7 +120,7 @@ def _words(names: Sequence[str]) -> str:
 
 def is_compiled(function: object) -> bool:
     """Return whether ``@ms.jit`` made an object of a function."""
-    # The module of MindSpore that makes them; if it moves, `test_memory_of_optimizers_is_watched` fails.
+    # The module of MindSpore that makes them; if it moves, `test_memory_that_no_update_sees_fails_the_save` does.
     is_jit = type(function) is types.FunctionType and function.__globals__.get("__name__") in _JIT_MODULES
     return is_jit and vars(function).get("__wrapped__") is not None
 

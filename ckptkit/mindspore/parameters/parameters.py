@@ -26,7 +26,7 @@ from ckptkit.mindspore.parameters.roles import Roles, all_of
 from ckptkit.mindspore.train.cell import optimizers_of
 
 _ASKED = 8
-# Where nn.Cell keeps parameters and cells. If these move, `tests/unit/mindspore/parameters/test_cell_changes.py` fails.
+# Where nn.Cell keeps parameters and cells. If these move, `tests/unit/mindspore/parameters/test_roles.py` fails.
 _KEPT_IN = ("_params", "_cells")
 
 

@@ -67,7 +67,7 @@ class BoostCycle:
         self._accumulation = accumulation
 
     # Both attributes are private; MindSpore has no public ones. If they move, the first step raises AttributeError
-    # and tests/unit/mindspore/train/test_adapter.py fails.
+    # and tests/unit/mindspore/train/test_counting.py fails.
 
     @property
     def accumulation_steps(self) -> int:

@@ -55,17 +55,8 @@ def usable(kind):
     return [name for name, data in DATA.items() if kind not in WITH_MODEL or not data.needs_own_loop]
 
 
-@pytest.mark.parametrize(
-    ("kind", "data"),
-    [
-        pytest.param(kind, data, marks=[pytest.mark.extended] * ((kind, data) != ("functional loop", "loader")))
-        for kind in KINDS
-        for data in usable(kind)
-        if DATA[data].needs_own_loop
-    ],
-)
-def test_loops_over_python_iterables_are_killed(tmp_path, kind, data):
-    killed_and_resumed(tmp_path, kind, "pynative", data, [STEPS, STEPS + 4])
+def test_loops_over_python_iterables_are_killed(tmp_path):
+    killed_and_resumed(tmp_path, "functional loop", "pynative", "loader", [STEPS, STEPS + 4])
 
 
 @pytest.mark.extended

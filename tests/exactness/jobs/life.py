@@ -10,10 +10,10 @@ from pathlib import Path
 import mindspore as ms
 
 from exactness.cells import kinds
-from exactness.jobs import rates, refusals, stages
+from exactness.jobs import scripts
 from exactness.jobs.run import JOBS, Run
 
-__all__ = ["JOBS", "kinds", "rates", "refusals", "stages"]
+__all__ = ["JOBS", "kinds", "scripts"]
 
 
 def main(name: str, mode: str, folder: str, trace: str, kill: str = "0") -> None:

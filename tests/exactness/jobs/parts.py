@@ -53,7 +53,6 @@ def adam(cell):
     return nn.Adam(cell.trainable_params(), 1e-2)
 
 
-def accumulating(loss=None, optimizer=None):
-    """A train cell."""
+def accumulating(loss=None):
     loss = loss if loss is not None else Loss()
-    return ck.AccumulationTrainCell(loss, optimizer or adam(loss), K).set_train()
+    return ck.AccumulationTrainCell(loss, adam(loss), K).set_train()

@@ -34,7 +34,6 @@ class Job:
     refused: tuple[str, ...] = ()
     by: Literal["first", "resumed"] = "first"
     trained: int = 1
-    default: bool = False
 
 
 JOBS: dict[str, Job] = {}
@@ -44,7 +43,6 @@ def job(mode: str, **options: Any) -> Callable[[Callable[[Run], None]], Callable
     """Put a function into the table; `Job` has the options."""
 
     def add(train: Callable[[Run], None]) -> Callable[[Run], None]:
-        assert train.__name__ not in JOBS, train.__name__
         JOBS[train.__name__] = Job(train, mode, **options)
         return train
 
@@ -110,14 +108,14 @@ class Run(logging.Handler):
         )
         callback.train(model, epochs, dataset, callbacks=[*callbacks, Telling()])
 
-    def loop(self, cells: Any, data: Any, step: Any = None, watched: Any = (), **also: Any) -> None:
-        """The guide's own loop: what is given by name is stored and told of, and ``watched`` is told of."""
+    def loop(self, cells: Any, data: Any, step: Any = None, **also: Any) -> None:
+        """The guide's own loop: what is given by name is stored and told of."""
         names = ("cycle", "augmentation", "strict")
         cycle, augmentation, strict = (also.pop(name, None) for name in names)
         step = step or cells
 
         def train(batch: Any) -> None:
-            self.step(batch, step(*batch), cells=cells, watched=watched, **also)
+            self.step(batch, step(*batch), cells=cells, **also)
 
         if self.folder is None:
             once = data.create_tuple_iterator(num_epochs=EPOCHS) if isinstance(data, ds.Dataset) else data
@@ -148,8 +146,6 @@ def digests(value: Any, name: str = "") -> dict[str, str]:
     """The digest of each leaf by its name: parameters of cells, states of objects, members of containers."""
     if isinstance(value, nn.Cell):
         value = {parameter.name: parameter for parameter in value.get_parameters()}
-    elif hasattr(value, "state_dict"):
-        value = value.state_dict()
     elif hasattr(value, "__dict__") and not isinstance(value, ms.Tensor):
         kinds = (bool, int, float, list, ms.Tensor)
         value = {name: member for name, member in vars(value).items() if isinstance(member, kinds)}

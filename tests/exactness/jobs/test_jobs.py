@@ -10,15 +10,7 @@ from exactness.jobs.life import JOBS
 from exactness.jobs.lives import assert_continues, killed, live
 
 
-def cases(*, refused: bool) -> list[object]:
-    return [
-        pytest.param(name, marks=[] if job.default else [pytest.mark.extended], id=f"{name}-{job.mode}")
-        for name, job in JOBS.items()
-        if bool(job.refused) == refused and job.mode
-    ]
-
-
-@pytest.mark.parametrize("name", cases(refused=False))
+@pytest.mark.parametrize("name", [name for name, job in JOBS.items() if job.mode and not job.refused])
 def test_resumed_job_is_the_uninterrupted_one(name, tmp_path):
     job = JOBS[name]
     whole = live(name, job.mode, tmp_path / "whole")
@@ -31,7 +23,7 @@ def test_resumed_job_is_the_uninterrupted_one(name, tmp_path):
     assert not any("bit-exact" in warning for warning in warnings), warnings
 
 
-@pytest.mark.parametrize("name", cases(refused=True))
+@pytest.mark.parametrize("name", [name for name, job in JOBS.items() if job.refused])
 def test_refused_job_is_told_what_to_do(name, tmp_path):
     job = JOBS[name]
     if job.by == "resumed":

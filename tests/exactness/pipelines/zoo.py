@@ -11,6 +11,7 @@ from typing import Any, Literal
 import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset import transforms, vision
+from support.loaders import Again
 
 from ckptkit import data
 
@@ -40,11 +41,6 @@ class Source:
 class DrawsNumpy(Source):
     def __getitem__(self, index):
         return (draw_numpy(np.array([index])),)
-
-
-class DrawsPython(Source):
-    def __getitem__(self, index):
-        return (draw_python(np.array([index])),)
 
 
 class Stream:
@@ -103,18 +99,6 @@ def draw_python(x):
 
 def squared(x):
     return x * x
-
-
-class Loader:
-    """Eight batches per epoch, in another order in each, from a counter of its own."""
-
-    def __init__(self):
-        self.epoch = 0
-
-    def __iter__(self):
-        self.epoch += 1
-        order = np.random.default_rng(self.epoch).permutation(COUNT)
-        return iter(order.reshape(-1, 3))
 
 
 class LoaderDrawsNumpy:
@@ -189,10 +173,10 @@ def mapped(function, **options):
     return batched(generator().map(function, ["x"], **options))
 
 
-def csv(folder, shuffle):
+def csv(folder):
     files = [str(folder / "0.csv"), str(folder / "1.csv")]
-    found = ds.CSVDataset(files, column_defaults=[0, 0], column_names=["x", "y"], shuffle=shuffle)
-    return batched(found.project(["x"]))
+    made = ds.CSVDataset(files, column_defaults=[0, 0], column_names=["x", "y"], shuffle=ds.Shuffle.FILES)
+    return batched(made.project(["x"]))
 
 
 def fixed(folder):
@@ -235,7 +219,6 @@ KINDS: dict[str, Kind] = {
     "split": kind(lambda: batched(slices().split([0.75, 0.25])[0]), "fast"),
     "mnist": kind(lambda folder: batched(ds.MnistDataset(str(folder / "mnist"), shuffle=True)), "fast"),
     "mindrecord": kind(lambda folder: batched(ds.MindDataset(str(folder / "x.mindrecord"), shuffle=True)), "fast"),
-    "images-buffer": kind(lambda folder: batched(images(folder).shuffle(5)), "fast"),
     "fixed-operations": kind(fixed, "fast"),
     "augmented": kind(augmented, "fast"),
     "augmented-processes": kind(lambda: augmented(num_parallel_workers=2), "fast"),
@@ -257,20 +240,13 @@ KINDS: dict[str, Kind] = {
         lambda: slices().batch(3, per_batch_map=summed, num_parallel_workers=1), "replay", draws=True
     ),
     "generator": kind(lambda: batched(generator()), "replay"),
-    "generator-replacement": kind(lambda: sampled(replacing()), "replay"),
     "generator-shard": kind(lambda: batched(generator(num_shards=2, shard_id=1)), "replay"),
     "generator-processes": kind(lambda: batched(generator(num_parallel_workers=2)), "replay"),
-    "generator-threads": kind(
-        lambda: batched(generator(num_parallel_workers=2, python_multiprocessing=False)), "replay"
-    ),
     "generator-stream": kind(lambda: batched(generator(Stream, shuffle=None)), "replay"),
     "generator-numpy": kind(lambda: batched(generator(DrawsNumpy)), "replay", draws=True),
-    "generator-python": kind(lambda: batched(generator(DrawsPython)), "replay", draws=True),
-    "generator-numpy-processes": kind(lambda: batched(generator(DrawsNumpy, num_parallel_workers=2)), "replay"),
     "sampler-own": kind(lambda: sampled(OwnSampler()), "replay"),
     "sampler-numpy": kind(lambda: sampled(GlobalSampler()), "replay", draws=True),
     "sampler-child": kind(lambda: child_of_mindspores(OwnSampler()), "replay"),
-    "sampler-child-numpy": kind(lambda: child_of_mindspores(GlobalSampler()), "replay", draws=True),
     "own-class": kind(lambda: batched(slices(kind=NumpySlicesDataset)), "replay"),
     "map-callback": kind(
         lambda folder: batched(images(folder).map(vision.CenterCrop(8), ["image"], callbacks=[Watching()])), "replay"
@@ -291,10 +267,9 @@ KINDS: dict[str, Kind] = {
         lambda folder: cropped(folder, 1, transforms.RandomChoice([vision.RandomCrop(8), vision.CenterCrop(8)])),
         "replay",
     ),
-    "csv-files": kind(lambda folder: csv(folder, ds.Shuffle.FILES), "replay"),
-    "csv-global": kind(lambda folder: csv(folder, ds.Shuffle.GLOBAL), "replay"),
+    "csv-files": kind(csv, "replay"),
     "list": kind(lambda: [np.full(3, value) for value in range(8)], "replay"),
-    "loader": kind(Loader, "replay"),
+    "loader": kind(lambda: Again(np.arange(COUNT).reshape(-1, 3)), "replay"),
     "loader-numpy": kind(LoaderDrawsNumpy, "replay"),
     "loader-state": kind(LoaderWithState, "fast"),
     "lines": kind(lambda folder: batched(ds.TextFileDataset(str(folder / "lines.txt"), shuffle=True)), "replay"),

@@ -1,11 +1,8 @@
 """One order of samples for all ranks: any world derives its part, from any position, and goes on in another."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict
 
-import mindspore.dataset as ds
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,63 +20,24 @@ ORDER = {"global_batch": 16, "micro_batch": 2, "seed": 5}
 WORLDS = [(2, 1), (1, 2), (2, 4), (4, 2), (4, 1), (2, 2)]
 
 
-# Generators of samples
-
 anything = st.integers(min_value=0, max_value=2**200)
 
 
 @given(st.lists(st.tuples(anything, anything, anything), unique=True, min_size=2, max_size=20))
 def test_distinct_numbers_give_distinct_streams(triples):
     triples = {(0, 1, 2**32), (0, 2**32, 1), (1, 12, 3), (1, 1, 23), (11, 2, 3), *triples}
-    np.random.seed(1)
-    streams = {triple: sample_rng(*triple).bytes(16) for triple in triples}
-    assert len({*streams.values()}) == len(triples)
-    np.random.seed(2)
-    assert {triple: sample_rng(*triple).bytes(16) for triple in triples} == streams
+    assert len({sample_rng(*triple).bytes(16) for triple in triples}) == len(triples)
 
 
 def test_streams_are_those_of_stored_runs():
-    raw = [15989104381840726999, 7078718186923323812]
-    assert sample_rng(7, 2, 11).bit_generator.random_raw(2).tolist() == raw
-    assert sample_rng(np.int64(7), np.uint8(2), np.int32(11)).bit_generator.random_raw(2).tolist() == raw
-    assert epoch_order(8, 7, 2).tolist() == [0, 2, 4, 6, 5, 7, 3, 1]
+    for seed in (1, 2):
+        np.random.seed(seed)
+        raw = sample_rng(np.int64(7), np.uint8(2), np.int32(11)).bit_generator.random_raw(2).tolist()
+        assert raw == [15989104381840726999, 7078718186923323812]
+        assert epoch_order(8, 7, 2).tolist() == [0, 2, 4, 6, 5, 7, 3, 1]
 
 
-def test_numbers_that_name_no_sample_are_refused():
-    for wrong in ((-1, 0, 0), (0, -1, 0), (0, 0, -1)):
-        with pytest.raises(ValueError, match="must not be negative"):
-            sample_rng(*wrong)
-    with pytest.raises(TypeError):
-        sample_rng(0, 0, 1.0)
-    for arguments in ((0, 1), (5, -1)):
-        with pytest.raises(ValueError, match="num_samples must be at least 1 and seed not negative"):
-            EpochSampler(*arguments)
-
-
-# The order
-
-
-@given(
-    st.integers(1, 4).flatmap(lambda p: st.tuples(st.just(2**p), st.integers(0, p), st.integers(0, p))),
-    st.integers(1, 5),
-    st.integers(0, 40),
-    st.integers(0, 3),
-)
-def test_any_world_deals_the_same_global_batches(worlds, micro_batch, more, epoch):
-    in_all, first, second = worlds
-    order = GlobalOrder(in_all * micro_batch + more, in_all * micro_batch, micro_batch, seed=3)
-
-    def batches(world_size):
-        parts = np.stack([order.numbers(epoch, rank, world_size) for rank in range(world_size)], axis=1)
-        return parts.reshape(-1, order.global_batch)
-
-    np.testing.assert_array_equal(batches(2**first), batches(2**second))
-    dealt = batches(2**first).reshape(-1) - epoch * order.num_samples
-    assert len(set(dealt.tolist())) == order.per_epoch
-    assert set(dealt.tolist()) <= set(range(order.num_samples))
-
-
-def test_order_that_does_not_divide_is_refused():
+def test_numbers_that_make_no_order_are_refused():
     world = {"rank": 0, "world_size": 1}
     for changed, message in (
         ({**world, "world_size": 3}, "8 micro-batches of 2, which 3 ranks cannot share evenly; 1, 2, 4, 8 ranks can"),
@@ -95,18 +53,20 @@ def test_order_that_does_not_divide_is_refused():
                 kind(SAMPLES, **{**ORDER, **changed})
     alone = GlobalSampler(SAMPLES, **ORDER)
     assert (alone.rank, alone.world_size) == (0, 1)
+    for wrong in ((-1, 0, 0), (0, -1, 0), (0, 0, -1)):
+        with pytest.raises(ValueError, match="must not be negative"):
+            sample_rng(*wrong)
+    with pytest.raises(TypeError):
+        sample_rng(0, 0, 1.0)
+    for wrong in ((0, 1), (5, -1)):
+        with pytest.raises(ValueError, match="num_samples must be at least 1 and seed not negative"):
+            EpochSampler(*wrong)
 
 
 def test_samplers_give_whole_epochs():
     sampler = GlobalSampler(SAMPLES, rank=1, world_size=2, shuffle=False, **ORDER)
     assert list(sampler)[:6] == [2, 3, 6, 7, 10, 11]
     assert list(sampler)[:2] == [SAMPLES + 2, SAMPLES + 3]
-    numbers = ds.GeneratorDataset(Ids(), ["id"], sampler=GlobalSampler(SAMPLES, rank=0, world_size=2, **ORDER)).batch(2)
-    rows = [row for (row,) in numbers.create_tuple_iterator(num_epochs=1, output_numpy=True)]
-    assert [int(row[0]) for row in rows] == list(GlobalSampler(SAMPLES, rank=0, world_size=2, **ORDER))[::2]
-
-
-# Pipelines
 
 
 class Ids:

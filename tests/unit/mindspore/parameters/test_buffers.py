@@ -1,7 +1,5 @@
 """Buffers of cells: stored and restored like parameters, and named where a compiled graph would not see them."""
 
-from __future__ import annotations
-
 import functools
 
 import mindspore as ms
@@ -9,7 +7,6 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore.common import np_dtype
-from support.options import grouped
 from support.training import (
     SIZE,
     Job,
@@ -75,16 +72,15 @@ def trained(cell, calls):
     return cell
 
 
-def manager(root, **options):
-    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000), **grouped(**options))
+def manager(root):
+    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000))
 
 
 def saved(root, cells, calls=0, **stateful):
     state = StateManager(cells, **stateful)
     with manager(root) as saves:
         saves.restore(state)
-        if calls:
-            trained(cells, calls)
+        trained(cells, calls)
         saves.save(state).result()
     return cells
 
@@ -101,42 +97,24 @@ def test_interrupted_run_has_every_bit_of_buffers(root, shown):
     assert "Training changes the buffers" not in shown(), "in PYNATIVE they may"
 
 
-class WithCount(nn.TrainOneStepCell):
-    """Has a buffer of its own, beside those of its network."""
-
-    def __init__(self, network, optimizer):
-        super().__init__(network, optimizer)
-        self.register_buffer("count", ms.Tensor(np.full((), 7, np.int64)))
-
-
 def test_every_train_cell_names_buffers_alike():
     network = Remembering()
     names = {name for name, _ in network.named_buffers()}
     assert names == {"mean", "calls", "hidden.table"}
-    foreign = WithCount(network, adam(network.trainable_params()))
+    foreign = nn.TrainOneStepCell(network, adam(network.trainable_params()))
+    foreign.register_buffer("count", ms.Tensor(np.full((), 7, np.int64)))  # of its own, beside those of its network
     for cells in (remembering(), foreign, [Remembering()]):
         found = leaves(StateManager(cells))
-        assert names <= found.keys()
         assert {(found[name].role, found[name].lifetime) for name in names} == {("weights", "micro")}
     assert leaves(StateManager(foreign))["count"].array == 7
 
 
-KINDS = {
-    "half": (np.float16, (5, 7)),
-    "brain": (np_dtype.bfloat16, (5, 7)),
-    "single": (np.float32, ()),
-    "double": (np.float64, (2, 2)),
-    "count": (np.int64, ()),
-    "mask": (np.bool_, (6,)),
-    "empty": (np.float32, (0, 3)),
-    "large": (np.float32, (160, 160)),
-}
-
-
 def of_every_kind(seed):
     bits = np.random.default_rng(seed).integers(0, 2, 1 << 17, dtype=np.uint8)
-    sizes = {name: int(np.prod(shape)) * np.dtype(kind).itemsize for name, (kind, shape) in KINDS.items()}
-    return {name: bits[: sizes[name]].view(kind).reshape(shape) for name, (kind, shape) in KINDS.items()}
+    kinds = {"brain": (np_dtype.bfloat16, (5, 7)), "count": (np.int64, ()), "mask": (np.bool_, (6,))}
+    kinds |= {"empty": (np.float32, (0, 3)), "large": (np.float32, (160, 160))}
+    sizes = {name: int(np.prod(shape)) * np.dtype(kind).itemsize for name, (kind, shape) in kinds.items()}
+    return {name: bits[: sizes[name]].view(kind).reshape(shape) for name, (kind, shape) in kinds.items()}
 
 
 @both_modes
@@ -155,21 +133,16 @@ def test_every_kind_of_buffer_is_restored_in_place(root, mode, shown):
     assert "Training changes the buffers" not in shown()
 
 
-def test_other_buffers_are_refused_and_named(root, monkeypatch):
-    monkeypatch.setenv("CKPTKIT_DEBUG", "1")
-    saved(root, with_buffers(one=np.zeros(2, np.float32), two=np.zeros(3, np.float32), three=np.zeros(1, np.int32)))
-    other = with_buffers(one=np.ones(3, np.float32), two=np.ones(3, np.float16), four=np.ones(1, np.int32))
+def test_other_buffers_are_refused_and_named(root):
+    saved(root, with_buffers(one=np.zeros(2, np.float32), two=np.zeros(1, np.int32)))
+    other = with_buffers(one=np.ones(3, np.float32), two=np.ones(1, np.int32))
     before = tensors(other)
-    with pytest.raises(ck.StateMismatchError) as caught:
+    with pytest.raises(ck.StateMismatchError, match=r"one: the checkpoint has F32 \[2\], this training has F32 \[3\]"):
         manager(root).restore(StateManager(other))
-    for text in (
-        "one: the checkpoint has F32 [2], this training has F32 [3]",
-        "two: the checkpoint has F32 [3], this training has F16 [3]",
-        "not in this training: three",
-        "missing in the checkpoint: four",
-    ):
-        assert text in str(caught.value)
     assert tensors(other) == before
+    other = with_buffers(one=np.ones(2, np.float32), three=np.ones(1, np.int32))
+    with pytest.raises(ck.StateMismatchError, match=r"(?s)two.*three"):
+        manager(root).restore(StateManager(other))
 
 
 def test_what_is_registered_later_is_stored(root):
@@ -199,13 +172,12 @@ def test_buffer_names_used_twice_are_refused():
 
 
 def test_buffers_of_a_named_cell_are_restored(root):
-    average = Named(mean=np.full(6, 3, np.float32))
+    average, fresh = (Named(mean=np.full(6, value, np.float32)) for value in (3, 0))
     saved(root, remembering(), average=average)
-    fresh = Named(mean=np.zeros(6, np.float32))
-    ck.CheckpointManager(root).restore(StateManager(remembering(), average=fresh))
+    manager(root).restore(StateManager(remembering(), average=fresh))
     assert tensors(fresh) == tensors(average)
     with pytest.raises(ck.StateMismatchError, match="not in this object: mean"):
-        ck.CheckpointManager(root).restore(StateManager(remembering(), average=Mlp()))
+        manager(root).restore(StateManager(remembering(), average=Mlp()))
 
 
 WRITTEN = "The resumed run may not be bit-exact. Training changes the buffers calls, mean, but a graph reads"
@@ -214,8 +186,8 @@ WRITTEN = "The resumed run may not be bit-exact. Training changes the buffers ca
 def test_buffer_changed_under_graph_is_named_once(root, shown):
     begin_process(mode="graph")
     cell = remembering()
-    state = StateManager(cell)
     with manager(root) as saves:
+        state = StateManager(cell)
         saves.restore(state)
         saves.save(state).result()
         assert WRITTEN not in shown()
@@ -223,27 +195,15 @@ def test_buffer_changed_under_graph_is_named_once(root, shown):
             trained(cell, calls)
             saves.save(state).result()
     assert shown().count(WRITTEN) == 1
-
-
-def test_buffer_changed_after_resume_is_named(root, shown):
-    begin_process(mode="graph")
-    saved(root, remembering())
-    for strict in (False, True):
-        cell = remembering()
-        state = StateManager(cell, strict=strict)
-        manager(root).restore(state)
+    state = StateManager(cell := remembering(), strict=True)
+    manager(root).restore(state)
+    state.capture()
+    ops.assign(cell.network.calls, ms.Tensor(np.int64(7)))
+    with pytest.raises(ck.ResumeError, match="Training changes the buffers calls, but a graph reads"):
         state.capture()
-        assert ("Training changes the buffers" in shown()) == strict
-        ops.assign(cell.network.calls, ms.Tensor(np.int64(7)))
-        if strict:
-            with pytest.raises(ck.ResumeError, match="Training changes the buffers calls, but a graph reads"):
-                state.capture()
-        else:
-            state.capture()
-            assert "Training changes the buffers calls, but a graph" in shown()
 
 
-def test_export_and_import_keep_buffers(root, tmp_path):
+def test_export_and_import_keep_buffers(root, tmp_path, shown):
     cell = saved(root, remembering(), 2)
     for end in ("ckpt", "safetensors"):
         export_weights(root, tmp_path / f"x.{end}")
@@ -253,14 +213,10 @@ def test_export_and_import_keep_buffers(root, tmp_path):
         again = remembering()
         manager(tmp_path / end).restore(StateManager(again))
         assert tensors(again.network) == tensors(cell.network), end
-
-
-def test_import_without_buffers_leaves_them_as_built(root, tmp_path, shown):
-    donor = trained(remembering(), 2)
-    ms.save_checkpoint(donor.network, str(tmp_path / "x.ckpt"))
-    import_weights(tmp_path / "x.ckpt", root)
-    cell = remembering()
-    manager(root).restore(StateManager(cell))
-    assert cell.network.hidden.weight.asnumpy().tobytes() == donor.network.hidden.weight.asnumpy().tobytes()
-    assert not cell.network.mean.asnumpy().any()
+    ms.save_checkpoint(cell.network, str(tmp_path / "without.ckpt"))  # MindSpore stores no buffers
+    import_weights(tmp_path / "without.ckpt", tmp_path / "without")
+    again = remembering()
+    manager(tmp_path / "without").restore(StateManager(again))
+    assert again.network.hidden.weight.asnumpy().tobytes() == cell.network.hidden.weight.asnumpy().tobytes()
+    assert not again.network.mean.asnumpy().any()
     assert "in this training, but not imported; they keep their initial values: calls, hidden.table, mean" in shown()

@@ -1,12 +1,11 @@
 """What a cycle adds up and divides by, with a loss scaler or without, and what becomes of one that an epoch ends in."""
 
-from __future__ import annotations
+import functools
 
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import amp, nn, ops
-from mindspore.train import Callback
+from mindspore import amp, nn
 from support.integers import WIDTH, Linear, Tokens, momentum, rows
 from support.training import (
     SIZE,
@@ -14,6 +13,7 @@ from support.training import (
     K,
     accumulation_cell,
     begin_process,
+    both_modes,
     checkpoints,
     crashed,
     each_mode,
@@ -64,7 +64,10 @@ def stock(network, columns, cycles=3):
     return learned(cell)
 
 
-def test_samples_make_the_large_batch_where_sizes_differ():
+@both_modes
+def test_k_micro_batches_are_one_large_batch(mode):
+    """By their samples, also where their sizes differ."""
+    begin_process(mode=mode)
     columns = [rows(16)]
     large = stock(Linear(), columns)
     assert trained(Linear, EQUAL, columns) == large
@@ -95,32 +98,30 @@ def test_token_weights_match_large_batch():
 
 def test_micro_batch_without_tokens_adds_nothing():
     mask = np.array([1, 1, 1, 1, 0, 0, 0, 0], np.float32)
-    cell = ck.AccumulationTrainCell(network := Tokens(), momentum(network), 2, normalize="weights").set_train()
+    cell = build(2, Tokens, normalize="weights")
     (full, empty), x = split([4, 4], mask), rows(8)
-    mean = float((x[:4] @ np.arange(WIDTH)).sum() / 4)
-    assert cell(ms.Tensor(x[:4]), *full).asnumpy().tolist() == mean
-    sums = tensors(cell)["accum.w"]
+    assert cell(ms.Tensor(x[:4]), *full).asnumpy().tolist() == float((x[:4] @ np.arange(WIDTH)).sum() / 4)
+    assert tensors(cell)["accum.w"] == x[:4].sum(0).tobytes()
     assert cell(ms.Tensor(x[4:]), *empty).asnumpy().tolist() == 0
     assert cell.counters.updates == 1
     assert learned(cell)["w"] == stock(MeanOverTokens(), [x[:4], mask[:4]], 1)["w"]
-    assert sums == x[:4].sum(0).tobytes()
+
+
+class Counted(Tokens):
+    """Gives the number as an integer of one element."""
+
+    def construct(self, x, mask):
+        total, count = super().construct(x, mask)
+        return total, count.reshape((1,)).astype(ms.int32)
 
 
 def test_cycle_without_tokens_has_zero_gradients():
-    class Counted(Tokens):
-        """Gives the number as an integer of one element."""
-
-        def construct(self, x, mask):
-            total, count = super().construct(x, mask)
-            return total, count.reshape((1,)).astype(ms.int32)
-
-    cell = ck.AccumulationTrainCell(network := Counted(), momentum(network), 2, normalize="weights").set_train()
+    cell = build(2, Counted, normalize="weights")
     before = tensors(cell)["w"]
     for _ in range(2):
         cell(ms.Tensor(rows(4)), ms.Tensor(np.zeros(4, np.float32)))
     assert cell.updated
-    assert cell.gradient_norm.asnumpy().tolist() == 0
-    assert tensors(cell)["w"] == before
+    assert (cell.gradient_norm.asnumpy().tolist(), tensors(cell)["w"]) == (0, before)
 
 
 WINDOW = 3
@@ -185,49 +186,25 @@ def test_scale_changes_once_per_cycle_by_scaler(scaler):
     assert cell.counters.updates == overflows.count(False)
 
 
-def test_skipped_update_leaves_the_schedule_alone():
-    cell = build({0: 2, 1: 3}, loss_scaler=amp.DynamicLossScaler(1024, 2, WINDOW))
-    for data in (HUGE, rows(4)):
+def test_schedule_is_asked_at_every_cycle_start():
+    """By the updates so far, to which a skipped one does not count."""
+    cell = build({0: 2, 1: 3, 2: 1}, loss_scaler=amp.DynamicLossScaler(1024, 2, WINDOW))
+    seen = []
+    for data in (HUGE, *[rows(4)] * 7):
         cell(ms.Tensor(data))
-    assert (cell.counters.cycles, cell.counters.updates, cell.accumulation_steps) == (1, 0, 2)
-    for seed in range(2):
-        cell(ms.Tensor(rows(4, seed)))
-    assert (cell.counters.cycles, cell.counters.updates, cell.accumulation_steps) == (2, 1, 3)
+        seen.append((cell.counters.cycles, cell.counters.updates, cell.accumulation_steps))
+    assert seen == [(0, 0, 2), (1, 0, 2), (1, 0, 2), (2, 1, 3), (2, 1, 3), (2, 1, 3), (3, 2, 1), (4, 3, 1)]
 
 
 def test_what_is_no_scaler_is_refused():
-    for scaler in (1024, ms.Tensor(4.0), nn.Dense(2, 2), "dynamic"):
+    for scaler in (1024, nn.Dense(2, 2), "dynamic"):
         with pytest.raises(TypeError, match=r"loss_scaler must be an amp\.StaticLossScaler"):
             build(loss_scaler=scaler)
-
-
-class Exploding(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.out = nn.Dense(6, 3)
-        self.below = float(np.sort(samples()["x"][:, 0])[-2])
-
-    def construct(self, x, y):
-        large = ops.cast(x[:, 0] > self.below, ms.float32).max()
-        return ops.square(self.out(x) - y).mean() * (1 + large * 1e37)
-
-
-@each_mode
-@pytest.mark.parametrize("scaler", DYNAMIC)
-def test_resumes_exactly_around_overflows(tmp_path, scaler, mode):
-    def cell():
-        return accumulation_cell(3, network=Exploding, loss_scaler=SCALERS[scaler](), remainder="flush")
-
-    full = Job(cell=cell, mode=mode)
-    expected = full.started(checkpoints(tmp_path / "full"), 2).steps
-    assert full.cell.counters.cycles - full.cell.counters.updates == 2  # one overflow in each epoch
-    steps, _ = survived(tmp_path / "killed", (3, 9, 12), 2, cell=cell, mode=mode)
-    assert steps == expected
+    with pytest.raises(ValueError, match="on_k_change must be"):
+        ck.Training(on_k_change="now")
 
 
 EPOCHS = 3
-# Updates and cycles of three epochs of 11 batches with K = 4.
-COUNTS = {"carry": (8, 8, 1), "flush": (9, 9, 0), "drop": (6, 9, 0)}
 
 
 def test_flushed_cycle_averages_its_micro_batches():
@@ -247,22 +224,19 @@ def test_flushed_cycle_averages_its_micro_batches():
 
 def test_a_dropped_cycle_leaves_no_trace():
     cell, short = build(4, remainder="drop"), build(4)
-    for seed in range(6):
+    for seed in range(10):
         cell(ms.Tensor(rows(4, seed)))
-    cell.end_epoch()
-    assert not cell.updated
-    for seed in range(4):
-        short(ms.Tensor(rows(4, seed)))
-    for seed in (8, 9, 10, 11):
-        cell(ms.Tensor(rows(4, seed)))
-        short(ms.Tensor(rows(4, seed)))
+        if seed not in (4, 5):
+            short(ms.Tensor(rows(4, seed)))
+        if seed == 5:
+            cell.end_epoch()
+            assert not cell.updated
     assert learned(cell) == learned(short)
     assert (cell.counters.cycles, cell.counters.updates, cell.counters.micro_steps) == (3, 2, 10)
-    assert (short.counters.cycles, short.counters.updates) == (2, 2)
 
 
 def test_epoch_end_at_boundary_changes_nothing():
-    for remainder in COUNTS:
+    for remainder in ("carry", "flush", "drop"):
         cell = build(4, remainder=remainder)
         for done in range(5):
             if done % 4 == 0:
@@ -272,67 +246,31 @@ def test_epoch_end_at_boundary_changes_nothing():
             cell(ms.Tensor(rows(4, done)))
 
 
-@pytest.mark.parametrize(
-    ("remainder", "mode"),
-    [("flush", "pynative"), ("drop", "pynative"), pytest.param("flush", "graph", marks=pytest.mark.extended)],
-)
-def test_resumes_exactly_around_the_ends_of_epochs(tmp_path, remainder, mode):
-    def cell():
-        return accumulation_cell(remainder=remainder)
+def test_ones_own_loop_ends_its_epochs(tmp_path):
+    """With the cell's end_epoch, before the save there; else it is refused."""
 
-    full = Job(cell=cell, mode=mode)
-    expected = full.started(checkpoints(tmp_path / "full"), EPOCHS).steps
-    counters = full.cell.counters
-    assert (counters.updates, counters.cycles, counters.micro_step) == COUNTS[remainder]
-    # After the save at: the epoch's last batch, the first of the next, and mid-cycle.
-    kills = (SIZE + 1, SIZE + 2, 2 * SIZE)
-    steps, last = survived(tmp_path / "killed", kills, EPOCHS, cell=cell, mode=mode)
-    assert steps == expected
-    assert tensors(last.cell) == tensors(full.cell)
-    assert last.cell.counters == counters
+    def own_loop(remainder, end_epoch, epochs=2):
+        cell, data = accumulation_cell(remainder=remainder), pipeline()
+        state = ck.StateManager(cell, data)
+        with ck.CheckpointManager(tmp_path / f"{remainder}-{end_epoch}", save=ck.SaveEvery(micro_steps=99)) as manager:
+            manager.restore(state)
+            batches = data.create_tuple_iterator(num_epochs=epochs)
+            state.iterator_made()
+            for _ in range(epochs):
+                for number, batch in enumerate(batches, 1):
+                    cell(*batch)
+                    if number == SIZE and end_epoch == "before":
+                        cell.end_epoch()
+                    manager.step(state)
+                    if number == SIZE and end_epoch == "after":
+                        cell.end_epoch()
+        return cell.counters.cycles, cell.counters.micro_steps
 
-
-def test_a_flush_comes_before_the_evaluation(tmp_path):
-    job = Job(cell=lambda: accumulation_cell(remainder="flush"), fit=True)
-    seen = []
-
-    class Look(ms.train.Callback):
-        def on_eval_begin(self, run_context):
-            seen.append(job.cell.counters.micro_step)
-
-    checkpoints(tmp_path / "run").fit(job.model, 2, job.data, job.valid, callbacks=[Look()])
-    assert seen == [0, 0]
-
-
-def own_loop(root, remainder, *, end_epoch, epochs=2):
-    cell, data = accumulation_cell(remainder=remainder), pipeline()
-    state = ck.StateManager(cell, data)
-    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000)) as manager:
-        manager.restore(state)
-        batches = data.create_tuple_iterator(num_epochs=epochs)
-        state.iterator_made()
-        for _ in range(epochs):
-            for number, batch in enumerate(batches, 1):
-                cell(*batch)
-                if number == SIZE and end_epoch == "before":
-                    cell.end_epoch()
-                manager.step(state)
-                if number == SIZE and end_epoch == "after":
-                    cell.end_epoch()
-    return cell
-
-
-def test_own_loop_without_end_epoch_is_refused(tmp_path):
+    for remainder, cycles in (("carry", 2 * SIZE // K), ("flush", 6), ("drop", 6)):
+        assert own_loop(remainder, "before") == (cycles, 2 * SIZE), remainder
     for remainder, end_epoch in (("flush", "after"), ("drop", "never")):
         with pytest.raises(ck.ResumeError, match=rf"an epoch of {SIZE} batches ended within a cycle.*end_epoch\(\)"):
-            own_loop(tmp_path / remainder, remainder, end_epoch=end_epoch)
-
-
-def test_ones_own_loop_ends_its_epochs(tmp_path):
-    for remainder, cycles in (("carry", 2 * SIZE // K), ("flush", 6), ("drop", 6)):
-        cell = own_loop(tmp_path / remainder, remainder, end_epoch="before")
-        assert cell.counters.micro_steps == 2 * SIZE
-        assert cell.counters.cycles == cycles, remainder
+            own_loop(remainder, end_epoch)
 
 
 def test_restored_counters_await_nothing():
@@ -351,11 +289,10 @@ def test_restored_counters_await_nothing():
 
 
 def test_another_way_to_accumulate_is_refused(tmp_path):
-    for option, before, now in (("remainder", "flush", "drop"), ("normalize", None, "samples")):
-        options = {option: before} if before else {}
-        Job(cell=lambda options=options: accumulation_cell(**options)).started(checkpoints(tmp_path / option), 1)
-        changed = Job(cell=lambda option=option, now=now: accumulation_cell(**{option: now}))
-        with pytest.raises(ck.ResumeError, match=f"taken with {option}='{before or 'micro_batches'}'.*has '{now}'"):
+    for option, before, now in (("remainder", "flush", "drop"), ("normalize", "micro_batches", "samples")):
+        Job(cell=functools.partial(accumulation_cell, **{option: before})).started(checkpoints(tmp_path / option), 1)
+        changed = Job(cell=functools.partial(accumulation_cell, **{option: now}))
+        with pytest.raises(ck.ResumeError, match=f"taken with {option}='{before}'.*has '{now}'"):
             changed.resumed(checkpoints(tmp_path / option), 2)
         assert changed.cell.counters.micro_steps == 0
 
@@ -364,35 +301,11 @@ GROWING = {0: 1, 3: 2, 6: 5}
 STEPS = EPOCHS * SIZE
 
 
-def growing():
-    return accumulation_cell(GROWING)
-
-
-def by_function():
-    return accumulation_cell(lambda step: 1 + step // 2)
-
-
-def test_schedule_is_asked_at_every_cycle_start():
-    job = Job(cell=growing)
-    seen = []
-
-    class Look(Callback):
-        def on_train_step_end(self, run_context):
-            counters = job.cell.counters
-            seen.append((counters.updates, job.cell.accumulation_steps))
-
-    job.uninterrupted(EPOCHS, Look())
-    assert all(k == {0: 1, 1: 1, 2: 1, 3: 2, 4: 2, 5: 2}.get(updates, 5) for updates, k in seen)
-    # 3 cycles of 1, 3 of 2, then 5 each.
-    assert job.cell.counters.updates == 3 + 3 + (STEPS - 9) // 5
-    assert job.cell.counters.micro_step == (STEPS - 9) % 5
-
-
 def test_resumes_exactly_within_cycles_of_every_length(tmp_path):
-    for cell, kills in ((growing, (3, 7, 10, 13)), (by_function, (9,))):
-        expected = Job(cell=cell).uninterrupted(2).steps
-        steps, _ = survived(tmp_path / cell.__name__, kills, 2, cell=cell)
-        assert steps == expected, cell.__name__
+    for number, (steps, kills) in enumerate([(GROWING, (3, 7, 10, 13)), (lambda step: 1 + step // 2, (9,))]):
+        cell = functools.partial(accumulation_cell, steps)
+        found, _ = survived(tmp_path / str(number), kills, 2, cell=cell)
+        assert found == Job(cell=cell).uninterrupted(2).steps, number
 
 
 def test_changed_k_is_refused_with_advice(tmp_path):
@@ -432,8 +345,3 @@ def test_a_function_of_k_that_depends_on_other_things_is_told_so(tmp_path):
     )
     with pytest.raises(ck.ResumeError, match=said):
         Job(cell=cell).resumed(checkpoints(tmp_path), EPOCHS)
-
-
-def test_the_options_are_checked():
-    with pytest.raises(ValueError, match="on_k_change must be"):
-        ck.StateManager(accumulation_cell(), training=ck.Training(on_k_change="now"))

@@ -1,11 +1,12 @@
-"""Parameters with one memory: a resumed training shares what the interrupted one shared, and nothing else."""
-
-from __future__ import annotations
+"""Where parameters are: other memory that no update sees is refused, what was shared is shared after a resume."""
 
 import mindspore as ms
+import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
+from support.memory import contents_of
+from support.training import Mlp, accumulation_cell, begin_process, samples
 
 import ckptkit as ck
 from ckptkit.mindspore.parameters.memory import SharedMemory
@@ -13,13 +14,167 @@ from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.tools.interchange import import_weights
 
 
+def replace_weight(cell):
+    cell.network.hidden.weight.set_data(Tensor(cell.network.hidden.weight.asnumpy() * 0.5))
+
+
+def load_weights(cell):
+    ms.load_param_into_net(cell.network, {"hidden.weight": Parameter(np.zeros((8, 6), np.float32))})
+
+
+def replace_moment(cell):
+    cell.optimizer.moment1[0].set_data(Tensor(np.ones((8, 6), np.float32)))
+
+
+def replace_rate(cell):
+    cell.optimizer.learning_rate.set_data(Tensor(0.02, ms.float32))
+
+
+def write_weight(cell):
+    ops.assign(cell.network.hidden.weight, Tensor(np.zeros((8, 6), np.float32)))
+    cell.network.hidden.weight[0] = 1.0
+
+
+def replace_statistic(cell):
+    cell.network.norm.moving_mean.set_data(Tensor(np.ones(8, np.float32)))
+
+
+class OwnOptimizer(nn.Optimizer):
+    """Its update is compiled by nobody in PYNATIVE."""
+
+    def __init__(self, weights):
+        super().__init__(0.01, weights)
+
+    def construct(self, gradients):
+        for weight, gradient in zip(self.parameters, gradients, strict=True):
+            ops.assign_sub(weight, self.get_lr() * gradient)
+        return True
+
+
+def batch():
+    return [Tensor(column) for column in samples(4).values()]
+
+
+def train_step():
+    network = Mlp()
+    return nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+
+
+def accumulating():
+    return accumulation_cell(2)
+
+
+class Saved:
+    """A training that is saved after every micro-step."""
+
+    def __init__(self, make=accumulating, mode="pynative", **named):
+        begin_process(mode=mode)
+        self.cell = make()
+        self.cell.set_train()
+        self.state = ck.StateManager(self.cell, **named)
+        self.state.begin("runs/detached")
+
+    def train(self, micro_steps, call=None):
+        for _ in range(micro_steps):
+            (call or self.cell)(*batch())
+            self.state.count_delivered()
+            self.state.capture()
+
+
+def test_memory_that_no_update_sees_fails_the_save():
+    for change, name, make in (
+        (replace_weight, "hidden.weight", train_step),
+        (load_weights, "hidden.weight", accumulating),
+        (replace_moment, "moment1.hidden.weight", accumulating),
+        (replace_rate, "learning_rate", accumulating),
+    ):
+        saved = Saved(make)
+        saved.train(3)
+        change(saved.cell)
+        for _ in range(2):  # no checkpoint has what the next update does not see
+            with pytest.raises(ck.ResumeError, match=rf"^{name} got new memory after the first update.*ops\.assign"):
+                saved.state.capture()
+
+
+def test_memory_of_an_optimizer_given_by_name_counts_from_its_first_update():
+    network = Mlp()
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    gradients = ms.value_and_grad(network, None, optimizer.parameters)
+    saved = Saved(lambda: network, optimizer=optimizer)
+    saved.train(3)
+    optimizer.learning_rate.set_data(Tensor(0.02, ms.float32))
+    saved.train(4, lambda *rows: optimizer(gradients(*rows)[1]))
+    optimizer.learning_rate.set_data(Tensor(0.02, ms.float32))
+    with pytest.raises(ck.ResumeError, match=r"^optimizer/learning_rate got new memory after the first update"):
+        saved.train(4, lambda *rows: optimizer(gradients(*rows)[1]))
+
+
+def test_what_updates_still_see_is_saved():
+    saved = Saved()
+    replace_weight(saved.cell)
+    saved.train(1)
+    replace_weight(saved.cell)  # before the first update, too
+    saved.train(3)
+    for change in (write_weight, replace_statistic):
+        change(saved.cell)
+        saved.train(4)
+    contents = contents_of(saved.state.capture(), "a000001-c0000000006-m0000")
+    saved.state.end("enough")  # no update follows
+    replace_weight(saved.cell)
+    saved.state.capture()
+    again = Saved()  # the first update of a process counts, and not that of the run
+    again.state.apply(contents)
+    again.state.capture()
+    replace_weight(again.cell)
+    again.train(4)
+    own = Saved(lambda: accumulation_cell(2, optimizer=OwnOptimizer))  # that nobody compiles
+    own.train(3)
+    replace_weight(own.cell)
+    own.train(4)
+    graph = Saved(mode="graph")
+    graph.train(2)
+    replace_weight(graph.cell)
+    graph.train(2)
+
+
+def test_memory_given_between_the_first_update_and_its_save_is_refused():
+    """Also to a second training of the process, which goes on with the memory of the first."""
+    saved = Saved()
+    saved.cell(*batch())
+    saved.cell(*batch())
+    saved.state.count_delivered(2)
+    replace_rate(saved.cell)
+    for state in (saved.state, ck.StateManager(saved.cell)):
+        with pytest.raises(ck.ResumeError, match=r"^learning_rate got new memory"):
+            state.capture()
+
+
+def test_a_loop_whose_first_save_is_the_last_commits_nothing(root):
+    cell = accumulating().set_train()
+    data = ds.NumpySlicesDataset(samples(24)).batch(4)
+    run = ck.loop(root, data, epochs=2, train=cell, save=ck.SaveEvery(micro_steps=12))
+
+    def train():
+        for inputs in run:
+            if run.step == 8:
+                replace_rate(cell)
+            cell(*inputs)
+
+    with pytest.raises(ck.ResumeError, match=r"^learning_rate got new memory"):
+        train()
+    assert not ck.CheckpointManager(root).checkpoints()
+
+
+# Parameters with one memory
+
+
 class Net(nn.Cell):
-    def __init__(self, name: str, value: float) -> None:
+    def __init__(self, name, value):
         super().__init__()
         self.w = Parameter(Tensor(np.full(3, value, np.float32)), name=f"{name}.w")
 
 
-def job(root, *, shares: bool, named: bool):
+def job(root, *, shares, named):
     """A student, its teacher, a state of both, and a manager at ``root``; ``named`` gives the teacher by name."""
     student, teacher = Net("student", 1), Net("teacher", 2)
     if shares:
@@ -28,11 +183,11 @@ def job(root, *, shares: bool, named: bool):
     return student, teacher, state, ck.CheckpointManager(root)
 
 
-def values(*nets: Net) -> list[float]:
+def values(*nets):
     return [float(one.w.asnumpy()[0]) for one in nets]
 
 
-def saved(root, *, shares: bool, named: bool, put) -> None:
+def saved(root, *, shares, named, put):
     """A run in which ``put`` makes the values, after which a checkpoint is saved."""
     student, teacher, state, manager = job(root, shares=shares, named=named)
     with manager:
@@ -42,12 +197,12 @@ def saved(root, *, shares: bool, named: bool, put) -> None:
         manager.save(state).result()
 
 
-def part(student: Net, teacher: Net) -> None:
+def part(student, teacher):
     teacher.w.set_data(Tensor(np.full(3, 7, np.float32)))
     ops.assign(student.w, Tensor(np.full(3, 5, np.float32)))
 
 
-def join(student: Net, teacher: Net) -> None:
+def join(student, teacher):
     ms.load_param_into_net(teacher, {"teacher.w": student.w})
 
 
@@ -86,14 +241,11 @@ def test_what_had_one_memory_at_the_save_has_one(tmp_path, named):
 def test_imported_weights_part_what_they_give_different_values(tmp_path):
     """A tie by memory stays one if the file gives both the same, or one of them nothing."""
     for number, (of_teacher, named) in enumerate([(7, False), (5, False), (None, True)]):
-        weights = {"student.w": 5, "teacher.w": of_teacher}
         file, root = tmp_path / f"{number}.ckpt", tmp_path / f"run-{number}"
-        held = [
-            {"name": name, "data": Tensor(np.full(3, value, np.float32))}
-            for name, value in weights.items()
-            if value is not None
-        ]
-        ms.save_checkpoint(held, str(file))
+        held = {"student.w": 5} if of_teacher is None else {"student.w": 5, "teacher.w": of_teacher}
+        ms.save_checkpoint(
+            [{"name": name, "data": Tensor(np.full(3, held[name], np.float32))} for name in held], str(file)
+        )
         import_weights(file, root)
         student, teacher, state, manager = job(root, shares=True, named=named)
         with manager:
@@ -102,18 +254,16 @@ def test_imported_weights_part_what_they_give_different_values(tmp_path):
             assert (student.w.data_ptr() == teacher.w.data_ptr()) == (of_teacher != 7)
 
 
-def shared_memory(cells, by_name=dict) -> tuple[SharedMemory, CellParameters]:
+def shared_memory(cells, by_name=dict):
     parameters = CellParameters(cells, None)
     shared = SharedMemory(parameters, by_name)
     parameters.leaves(at_boundary=False)
     return shared, parameters
 
 
-def groups(*cells: nn.Cell, **named: nn.Cell) -> list[list[str]]:
+def groups(*cells, **named):
     by_name = {f"{name}/{one.w.name}": one.w for name, one in named.items()}
-    shared, _ = shared_memory(cells, lambda: by_name)
-    assert shared.groups() == shared.groups()
-    return shared.groups()
+    return shared_memory(cells, lambda: by_name)[0].groups()
 
 
 def test_groups_are_of_different_parameters_with_all_of_their_memory_in_common():
@@ -124,14 +274,14 @@ def test_groups_are_of_different_parameters_with_all_of_their_memory_in_common()
     third.w.set_data(one.w.data)
     assert groups(one, other, third=third) == [["one.w", "other.w", "third/third.w"]]
     assert groups(third, one=one) == [["one/one.w", "third.w"]]
-    empty = [nn.CellList([nn.Cell()]) for _ in range(2)]
-    for number, cell in enumerate(empty):
-        cell.e = Parameter(Tensor(np.zeros(0, np.float32)), name=f"e{number}")
+    empty = [Net(name, 0) for name in "ab"]
+    for net in empty:
+        net.w = Parameter(Tensor(np.zeros(0, np.float32)), name=net.w.name)
     assert groups(*empty) == []
 
 
 def test_joining_and_parting_in_one_restore():
-    """What left a group must not be parted from its new one."""
+    """What left a group must not be parted from its new one; a parameter joins a buffer, which keeps its memory."""
     for names, pairs, wanted in (
         ("abcd", [(1, 0), (3, 2)], ["a.w", "c.w"]),
         ("cab", [(0, 1)], ["a.w", "b.w"]),
@@ -139,24 +289,19 @@ def test_joining_and_parting_in_one_restore():
         nets = [Net(name, value) for value, name in enumerate(names)]
         for target, source in pairs:
             nets[target].w.set_data(nets[source].w)
-        before = values(*nets)
+        others = [net for net in nets if net.w.name not in wanted]
+        before = values(*others)
         shared, parameters = shared_memory(nets)
         assert len(shared.groups()) == len(pairs)
         assert shared.restore([wanted])
         parameters.leaves(at_boundary=False)
         assert shared.groups() == [wanted]
         assert not shared.restore([wanted])
-        assert [values(net) for net in nets if net.w.name not in wanted] == [
-            [value] for net, value in zip(nets, before, strict=True) if net.w.name not in wanted
-        ]
-
-
-def test_parameter_joins_a_buffer_which_keeps_its_memory():
+        assert values(*others) == before
     net = Net("a", 1)
     net.register_buffer("z", Tensor(np.full(3, 2, np.float32)))
-    shared, _ = shared_memory([net])
     place = net.z.data_ptr()
-    assert shared.restore([["a.w", "z"]])
+    assert shared_memory([net])[0].restore([["a.w", "z"]])
     assert net.w.data_ptr() == net.z.data_ptr() == place
 
 
@@ -181,7 +326,7 @@ def test_new_memory_that_a_compiled_function_does_not_see_is_named(tmp_path, mod
 class Teacher:
     """Holds a network of its own, and restores it in place."""
 
-    def __init__(self, student: Net) -> None:
+    def __init__(self, student):
         self.net = Net("teacher", 2)
         self.net.w.set_data(student.w.data)
 
@@ -218,7 +363,7 @@ def test_object_that_restores_itself_into_the_memory_of_another_leaves_that_as_i
 class Best:
     """Keeps weights, with or without a copy; or gives those of the network."""
 
-    def __init__(self, net: Net, kind: str) -> None:
+    def __init__(self, net, kind):
         self.net, self.kind = net, kind
         self.weights = [net.w.asnumpy().copy() if kind == "copied" else net.w.asnumpy()[1:]]
 
