@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
+import shutil
 from dataclasses import fields
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import pytest
 
-from exactness.equivalence.chain import Chain
-from exactness.equivalence.job import BATCHES_PER_EPOCH, MICRO_STEPS, Case, Kill, Moment
+from exactness.equivalence.chain import Chain, last_committed, run
+from exactness.equivalence.comparison import assert_continues, assert_equal, steps
+from exactness.equivalence.job import (
+    BATCHES_PER_EPOCH,
+    EPOCHS,
+    MICRO_STEPS,
+    SAMPLES_PER_BATCH,
+    Case,
+    Job,
+    Kill,
+    Moment,
+)
 
 CASES = [
     Case("graph", 1, "Momentum", "dense", "train", "micro_steps", "before_save", window="slice"),
@@ -44,7 +54,6 @@ SPECIAL = [
 ]
 # What the default suite runs, and how many of the kills of its plan: every value of every parameter, every moment.
 DEFAULT = {CASES[2]: (2, 5), SPECIAL[0]: (1, 8), SPECIAL[1]: (2, 5, 8), SPECIAL[2]: (1, 4, 5), SPECIAL[5]: (0, 6)}
-COVERED = ("mode", "accumulation_steps", "optimizer", "network", "api", "traced", "window")
 
 
 def plan(case: Case) -> list[Kill]:
@@ -129,34 +138,45 @@ def hold(kills: list[Kill], case: Case, chain: Chain) -> None:
     assert len(missing) <= len(at_commits)
 
 
-def test_cases_cover_every_pair_of_values():
-    values = {name: {getattr(case, name) for case in CASES} for name in COVERED}
-    for one, other in itertools.combinations(COVERED, 2):
-        covered = {(getattr(case, one), getattr(case, other)) for case in CASES}
-        assert covered == set(itertools.product(values[one], values[other])), (one, other)
-    assert {case.save for case in CASES} == {"micro_steps", "optimizer_steps"}
-    for name in COVERED:
-        assert {getattr(case, name) for case in DEFAULT} == values[name], name
-    special = {"remainder", "normalize", "scaled", "mid_cycle", "started_by"}
-    assert set(COVERED) | {"save", "seed"} | special == {field.name for field in fields(Case)}
-    for name in special:
-        kind = get_args(get_type_hints(Case)[name])
-        assert {getattr(case, name) for case in DEFAULT} == set(kind), name
-
-
 def test_every_moment_is_killed_at():
+    """And the default suite has each value of each option."""
     for api, never in (("train", "in_eval"), ("fit", "epoch_end")):
-        killed = {kill.moment for case in CASES if case.api == api for kill in plan(case)}
-        assert killed == set(get_args(Moment)) - {never}
-    assert {kill.moment for case in DEFAULT for kill in default_kills(case)} == set(get_args(Moment))
+        assert {kill.moment for case in CASES if case.api == api for kill in plan(case)} == {*get_args(Moment)} - {
+            never
+        }
+    assert {kill.moment for case in DEFAULT for kill in default_kills(case)} == {*get_args(Moment)}
     for case in CASES:
-        killed = [kill.at for kill in plan(case)]
-        k = case.accumulation_steps
-        # Every micro-step of one whole cycle, in which all positions of the cycle are gone through.
-        assert any(set(range(k * n + 1, k * n + k + 1)) <= set(killed) for n in range(MICRO_STEPS // k))
-        # Twice within one epoch, at the end of one, and in mid-cycle at the end of one unless K is 1.
-        epochs = [(at - 1) // BATCHES_PER_EPOCH for at in killed]
-        assert any(epochs.count(epoch) >= 2 for epoch in set(epochs))
-        ends = [at for at in killed if at % BATCHES_PER_EPOCH == 0]
-        assert any(at % k for at in ends) == (k > 1)
-        assert killed == sorted(killed)
+        killed, k = [kill.at for kill in plan(case)], case.accumulation_steps
+        # Every micro-step of one whole cycle, and the end of an epoch, which is in mid-cycle unless K is 1.
+        assert any({*range(k * n + 1, k * n + k + 1)} <= {*killed} for n in range(MICRO_STEPS // k))
+        assert any(at % k for at in killed if at % BATCHES_PER_EPOCH == 0) == (k > 1)
+    for name in {field.name for field in fields(Case)} - {"save", "seed"}:
+        assert {getattr(case, name) for case in DEFAULT} == {getattr(case, name) for case in [*CASES, *SPECIAL]}, name
+
+
+# Where the user sets no seed, a run still goes on with its own order of data, and every sample comes once.
+
+KILLED_AT = 11  # with K = 4 and what must have been committed, the resumed process begins in mid-cycle
+
+
+@pytest.mark.parametrize("mode", ["pynative", pytest.param("graph", marks=pytest.mark.extended)])
+def test_two_resumes_of_an_unseeded_run_are_equal(mode, tmp_path):
+    case = Case(mode, 4, "Adam", "dense", "train", seed=None)
+    root = tmp_path / "run"
+    first = run(Job(case, str(root), str(tmp_path / "first"), Kill("step_end", KILLED_AT)))
+    committed = last_committed(root)
+    assert committed in (KILLED_AT - 2, KILLED_AT - 1)
+    shutil.copytree(root, tmp_path / "copy")
+    resumed = run(Job(case, str(root), str(tmp_path / "resumed")))
+    again = run(Job(case, str(tmp_path / "copy"), str(tmp_path / "again")))
+    assert_continues(case, resumed, again, None, committed)
+    assert_equal(first, [line for line in resumed if line.event == "step" and line.at <= KILLED_AT])
+    trace = [*(line for line in first if line.at <= committed), *resumed]
+    assert steps(trace) == list(range(1, MICRO_STEPS + 1))
+    delivered, size = [sample for line in trace for sample in line.samples], BATCHES_PER_EPOCH * SAMPLES_PER_BATCH
+    epochs = [delivered[begin : begin + size] for begin in range(0, EPOCHS * size, size)]
+    assert len({*delivered}) == size
+    assert [sorted(epoch) for epoch in epochs] == [sorted({*delivered})] * EPOCHS, "every sample once per epoch"
+    assert epochs[0] != epochs[1]
+    other = run(Job(case, str(tmp_path / "other"), str(tmp_path / "trace-other"), Kill("step_end", 1)))
+    assert first[1].samples != other[1].samples, "otherwise nothing was drawn"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from exactness.equivalence.chain import Chain
-from exactness.equivalence.comparison import Line, assert_continues, differences
+from exactness.equivalence.comparison import Line, assert_continues
 from exactness.equivalence.job import MICRO_STEPS, TAMPERED_ACCUMULATOR, TAMPERED_MOMENT, Case, Kill
 
 RESUMED_AT = 5  # with K = 4 the second micro-step of a cycle is next: no update hides or spreads a difference
@@ -74,7 +74,11 @@ def test_good_traces_pass():
         (KILLED_AT_8, [*trace(6, 6), *REFERENCE[7:8]], r"the micro-steps are \[6, 8\]"),
         (KILLED_AT_8, trace(6, 7), "got to micro-step 7, expected 8"),
         (KILLED_AT_8, [*trace(6, 6), Line("step", 7, {"batch": "b7"})], "micro-step 7: w is the first of 1 leaves"),
-        (KILLED_AT_8, [*trace(6, 6), Line("step", 7, {"batch": "b7", "w": "w7", "x": ""})], "7: x is the first of 1"),
+        (
+            KILLED_AT_8,
+            [*trace(6, 6), Line("step", 7, {"batch": "b7", "x": "", "w": ""})],
+            "7: w is .* of 2 .*differ: w, x",
+        ),
         (KILLED_AT_8, [*trace(6, 8), Line("epoch", 8, {})], "epoch at micro-step 8: the reference never got there"),
         (None, trace(6, MICRO_STEPS - 1), f"ended after micro-step {MICRO_STEPS - 1}"),
         (None, trace(6, MICRO_STEPS), "the last line is not"),
@@ -84,10 +88,3 @@ def test_good_traces_pass():
 def test_broken_traces_are_noticed(kill, broken, message):
     with pytest.raises(AssertionError, match=message):
         assert_continues(CASE, REFERENCE, broken, kill, 5)
-
-
-def test_every_differing_leaf_is_listed():
-    line = Line("step", 1, {"batch": "1", "rng": "2", "w": "3"})
-    assert differences(line, line) == []
-    other = Line("step", 1, {"batch": "1", "rng": "-", "w": "-", "more": "4"})
-    assert differences(line, other) == ["rng", "w", "more"]
