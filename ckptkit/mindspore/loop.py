@@ -1,15 +1,18 @@
 """Trains in a loop of one's own that resumes exactly: `loop`, and the `Loop` that it returns.
 
 Guarantees: what `Loop` hands out is what the uninterrupted run would have trained next. A batch counts once the body of
-the loop has ended; a save is taken between two bodies. Main thread only.
+the loop has ended; a save is taken between two bodies. In a loop of epochs, what follows the last batch of an epoch
+belongs to its body. Main thread only.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
 import types
+import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -66,12 +69,12 @@ def loop(
         for x, y in ck.loop("runs/x", dataset, epochs=3, train=[network, optimizer]):
             loss = step(x, y)
 
-    The checkpoint is restored at once. Whatever the script and its loop keep in variables and objects is put back as
-    the first batch is handed out. A save is due between two bodies of the loop, also after a ``continue``. After the
-    last body the last state is saved, and the next start trains nothing. After SIGTERM the state is saved and
-    `Preempted` is raised. A loop that ``break``, ``return`` or an error leaves gets no final save, since nobody knows
-    whether its last batch was trained: the next start trains on from the newest checkpoint. `Loop.stop` ends a training
-    for good.
+    `Loop.epochs` is for a loop of epochs. The checkpoint is restored at once. Whatever the script and its loop keep in
+    variables and objects is put back as the first batch is handed out. A save is due between two bodies of the loop,
+    also after a ``continue``. After the last body the last state is saved, and the next start trains nothing. After
+    SIGTERM the state is saved and `Preempted` is raised. A loop that ``break``, ``return`` or an error leaves gets no
+    final save, since nobody knows whether its last batch was trained: the next start trains on from the newest
+    checkpoint. `Loop.stop` ends a training for good.
 
     Args:
         root: The run root, one per training: a path or a URL.
@@ -166,19 +169,45 @@ class Loop(Iterable[Any]):
         return self._batches.epoch
 
     @property
+    def epochs(self) -> Iterator[tuple[int, EpochBatches]]:
+        """The epochs that are left, to iterate over once: the number of each, and its batches.
+
+        ::
+
+            for epoch, dataset in ck.loop("runs/x", dataset, epochs=3, train=[network, optimizer]).epochs:
+                for x, y in dataset.create_tuple_iterator():
+                    loss = step(x, y)
+                score = evaluate()
+
+        The batches stand for the dataset. What the loop does in an epoch before its batches is done again by a start
+        that continues within this epoch; after that, variables and objects get the values that they had. What it does
+        after them belongs to the last batch: a save waits for it.
+
+        Raises:
+            ResumeError: If the data has no length; or later, if the loop goes on without all batches of an epoch.
+        """
+        if not self.point.complete:
+            self.size_of_epoch()
+        return _Epochs(self, self._batches, self._bodies())
+
+    @property
     def epoch_ends(self) -> bool:
         """Whether the batch is the last one of its epoch, so that the body may evaluate.
 
         Raises:
             ResumeError: If the data has no length.
         """
+        return self.batch + 1 == self.size_of_epoch()
+
+    def size_of_epoch(self) -> int:
+        """Return how many batches the epoch has; ResumeError if the data does not say."""
         size = self._batches.position.size
         if size is None:
             raise ResumeError(
-                "the data does not say how many batches an epoch has, so nobody knows yet whether this one is the "
-                "last. Give it __len__, or compare `epoch` with that of the batch before"
+                "the data does not say how many batches an epoch has, so nobody knows yet which one is its last. Give "
+                "it __len__, or iterate over ck.loop itself and compare `epoch` with that of the batch before"
             )
-        return self.batch + 1 == size
+        return size
 
     @property
     def preempted(self) -> bool:
@@ -196,9 +225,19 @@ class Loop(Iterable[Any]):
     def stop(self, reason: str) -> None:
         """End the training for good as the body of the loop ends; the next start says the reason, and trains nothing.
 
-        In a job of many ranks any rank may call it; all of them stop at the end of the epoch.
+        In a loop of epochs the batches end first, and what follows them in the epoch is the end of the body. In a job
+        of many ranks any rank may call it; all of them stop at the end of the epoch.
         """
         self._reason = reason
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` ends the training with this batch; with many ranks it waits for the end of the epoch."""
+        return self._reason is not None and self._manager.ranks == 1
+
+    def note_place(self, *, is_within_epoch: bool) -> None:
+        """Note which variables matter where a loop of epochs asks for its next batch or epoch."""
+        self._state.examination.note_place(is_within_epoch=is_within_epoch)
 
     def fence(self) -> None:
         """Make sure that no save reads the weights any more; call it before the body changes them otherwise.
@@ -217,7 +256,7 @@ class Loop(Iterable[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the batches that are left, once."""
-        iterator = _Iterator(self._bodies())
+        iterator = _Iterator(self._bodies().__next__)
         self._batches.handed_out_by(iterator)
         return iterator
 
@@ -275,11 +314,148 @@ class _Iterator(Iterator[Any]):
     A class, since a generator that runs hides what iterates over it.
     """
 
-    def __init__(self, bodies: Iterator[Any]) -> None:
-        self._bodies = bodies
+    def __init__(self, next_batch: Callable[[], Any]) -> None:
+        self._next_batch = next_batch
 
     def __next__(self) -> Any:
-        return next(self._bodies)
+        return self._next_batch()
+
+
+class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
+    """Iterates over the epochs of a `Loop`; nobody else holds it, so that a ``break`` ends it."""
+
+    def __init__(self, loop: Loop, batches: Resumable, bodies: Iterator[Any]) -> None:
+        batches.handed_out_by(self)
+        self._loop, self._batches, self._bodies = loop, batches, bodies
+        # An epoch's first batch is taken before the loop's code for the epoch runs: there a checkpoint between two
+        # epochs goes on, and what the code makes has changed since. One within an epoch goes on after this code.
+        self._takes_first = loop.point.complete or loop.point.batch == 0
+        self._taken: list[Any] = []
+        self._left = 0  # batches of the epoch
+        self.begun = 0  # batches of the epoch that an earlier start trained
+        self._is_given = self._is_iterated = False  # a batch of the epoch; its batches
+
+    def __next__(self) -> tuple[int, EpochBatches]:
+        loop = self._loop
+        if self._left and not loop.is_stopping:
+            raise ResumeError(
+                f"the loop goes on after epoch {loop.epoch} without {many(self._left, 'batch', 'batches')} of it, and "
+                "no resume would be exact. Shorten the dataset with take(), or call run.stop(reason) before the break"
+            )
+        loop.note_place(is_within_epoch=False)
+        if self._takes_first:
+            self._taken = [next(self._bodies)]
+        self._takes_first, self._is_given, self._is_iterated = True, False, False
+        batches = EpochBatches(self, self._batches, loop.size_of_epoch())
+        self.begun = loop.batch
+        self._left = len(batches) - self.begun
+        return loop.epoch, batches
+
+    def begin(self) -> None:
+        """Refuse to give the batches of an epoch twice."""
+        if self._is_iterated:
+            raise ResumeError(f"the batches of epoch {self._loop.epoch} are iterated over already; they come once")
+        self._is_iterated = True
+
+    def next_batch(self) -> Any:
+        """Return the next batch of the epoch; at its end, what reads the weights ends, since the loop may change them.
+
+        Raises:
+            StopIteration: At the end of the epoch, or once the training is to be stopped.
+        """
+        loop, is_first = self._loop, not self._is_given
+        self._is_given = True
+        if is_first:
+            loop.note_place(is_within_epoch=True)
+        elif not self._left or loop.is_stopping:
+            loop.fence()
+            raise StopIteration
+        try:
+            batch = self._taken.pop() if self._taken else next(self._bodies)
+        except StopIteration:  # a signal ended the training
+            self._left = 0
+            raise
+        self._left -= 1
+        return batch
+
+
+class EpochBatches(Iterable[Any]):
+    """The batches of an epoch that are left; stands for the dataset in a loop of epochs. Made by `Loop.epochs`."""
+
+    def __init__(self, epochs: _Epochs, batches: Resumable, size: int) -> None:
+        self._epochs, self._batches, self._size = weakref.ref(epochs), batches, size
+
+    def __len__(self) -> int:
+        """Return how many batches an epoch has, of which some may be trained already."""
+        return self._size
+
+    def get_dataset_size(self) -> int:
+        """Return the same as ``len``."""
+        return self._size
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the batches that are left, once, each as `loop` was asked to give it."""
+        return self._iterator(lambda batch: batch)
+
+    def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[list[Any]]:
+        """Iterate over the batches that are left, once, each as a list of its columns."""
+        names = self._columns(num_epochs)
+        return self._iterator(lambda batch: [*_by_column(names, batch, output_numpy).values()])
+
+    def create_dict_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[dict[str, Any]]:
+        """Iterate over the batches that are left, once, each as a dict of its columns."""
+        names = self._columns(num_epochs)
+        return self._iterator(lambda batch: _by_column(names, batch, output_numpy))
+
+    def _columns(self, num_epochs: int) -> list[str]:
+        dataset = getattr(self._batches.position, "dataset", None)
+        if not isinstance(dataset, ds.Dataset):
+            raise TypeError("the data is no MindSpore pipeline; iterate over the batches themselves")
+        if num_epochs not in (-1, 1):
+            raise ValueError(f"num_epochs={num_epochs!r}, but these are the batches of one epoch; ck.loop has them all")
+        names: list[str] = dataset.get_col_names()
+        return names
+
+    def _iterator(self, form: Callable[[Any], Any]) -> Iterator[Any]:
+        self.running().begin()
+        iterator = _EpochIterator(self, form)
+        self._batches.handed_out_by(iterator)
+        return iterator
+
+    def running(self) -> _Epochs:
+        """Return the loop over the epochs; ResumeError if it has ended."""
+        if (epochs := self._epochs()) is None:
+            raise ResumeError("the loop over the epochs of this training has ended, and so have its batches")
+        return epochs
+
+
+class _EpochIterator(Iterator[Any]):
+    """Iterates over the batches of an epoch; an ``enumerate`` around it begins with the number of the batch."""
+
+    moves_enumerate_on = True
+
+    def __init__(self, batches: EpochBatches, form: Callable[[Any], Any]) -> None:
+        self._batches, self._form, self._is_moving, self._has_begun = batches, form, False, False
+
+    def __next__(self) -> Any:
+        if self._is_moving:
+            return None
+        epochs = self._batches.running()
+        batch = self._form(epochs.next_batch())
+        if not self._has_begun:
+            self._has_begun = self._is_moving = True
+            counters = (
+                [holder for holder in gc.get_referrers(self) if type(holder) is enumerate] if epochs.begun else []
+            )
+            for _ in range(epochs.begun):  # an enumerate asks for a batch, and counts it afterwards
+                [*map(next, counters)]
+            self._is_moving = False
+        return batch
+
+
+def _by_column(names: Sequence[str], batch: Any, as_numpy: bool) -> dict[str, Any]:
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    return {name: value.asnumpy() if as_numpy else value for name, value in zip(names, values, strict=True)}
 
 
 def _script() -> types.CodeType | None:

@@ -86,6 +86,8 @@ class Observer:
         self._nodes: dict[str, Node] | None = None  # of the last look, by path, without their objects; None before one
         self._before: Mapping[str, Node] = {}  # of the look before that one
         self._labels: Set[str] = frozenset()  # of the functions that ran at the first look
+        self._around_epochs: Set[str] = frozenset()  # functions that run where a loop asks for its next epoch
+        self._of_epochs: Set[str] = frozenset()  # those that run only where it asks for a batch, and end in each epoch
         self._given: Set[int] = frozenset()  # the ids of objects given by name that have a state of their own
         self._in_graph = False
         self._steps, self._epoch = 0, -1
@@ -121,7 +123,7 @@ class Observer:
         lost: list[tuple[str, str]] = []
         differing: list[tuple[str, str, str]] = []
         nodes = self._look(at_batch=True)
-        self._labels = {*map(label_of, users_frames(sys._getframe(1)))}
+        self._labels = frozenset(map(label_of, users_frames(sys._getframe(1))))
         self.reaches_compiled = any(is_compiled(node.value) for node in nodes.values())
         self.reached_code = [*_reached_code(nodes)]
         self._outside.begin()
@@ -139,6 +141,21 @@ class Observer:
             self._first = texts[True] | _unpacked_texts(saved["first"]) | texts[False]
         self._finish(nodes)
         return lost, differing
+
+    def note_place(self, *, is_within_epoch: bool) -> None:
+        """Note the live variables of the functions that run now: in a loop of epochs a resume may begin here, too.
+
+        Args:
+            is_within_epoch: Whether the loop asks for a batch, and not for the next epoch.
+        """
+        frames = users_frames(sys._getframe(1))
+        self._roots.note_live(frames, by_model=False)
+        labels = frozenset(map(label_of, frames))
+        if is_within_epoch:
+            self._labels |= labels
+            self._of_epochs = labels - self._around_epochs
+        else:
+            self._around_epochs = labels
 
     def end_step(self) -> None:
         """Look if one is due, at the end of a micro-step."""
@@ -185,7 +202,10 @@ class Observer:
         places = Places(reached, [*users_frames(frame), *self._roots.generators()])
         packer = self._packer(places)
         slots: list[Any] = []
+        ended = self._of_epochs - {*map(label_of, users_frames(frame))}  # their variables are gone
         for path, chain in sorted(self.slots.items(), key=lambda slot: len(slot[1][1])):  # owners before their parts
+            if chain[0].kind == "variable" and chain[0].owner in ended:
+                continue
             try:
                 slots.append([path, plain_chain(chain), *packer.slot(path, places.follow(chain))])
             except CannotPackError as error:

@@ -104,11 +104,12 @@ class Roots:
             at_batch: Whether a batch is asked for or handed out, and no micro-step has just ended.
         """
         if at_batch:
-            self._note_live(frames, by_model=reached.by_model)
+            self.note_live(frames, by_model=reached.by_model)
         frames = () if reached.by_model else frames  # their loops, if any, are around the whole training
         variables: list[tuple[Root, Any]] = []
         around = [] if at_batch else self._iterators_around(reached.batches)
-        for frame in (*frames, *([] if at_batch else self.generators())):
+        # The outermost first: what several reach has its name in a function that ends later.
+        for frame in (*reversed(frames), *([] if at_batch else self.generators())):
             if frame.f_code in self._live:
                 variables += self._variables(frame)
         for root, value in variables:
@@ -141,9 +142,11 @@ class Roots:
             generator.gi_frame for generator in generators if generator is not None and generator.gi_frame is not None
         ]
 
-    def _note_live(self, frames: Sequence[types.FrameType], *, by_model: bool) -> None:
-        """Note the variables that are live, and the names of globals that are read, for each running function."""
-        self._live = {}
+    def note_live(self, frames: Sequence[types.FrameType], *, by_model: bool) -> None:
+        """Note the variables that are live, and the names of globals that are read, for each running function.
+
+        A loop of epochs asks for its batches in one place and for epochs in another: what was live in either counts.
+        """
         in_loops = [in_loop(frame) for frame in frames]
         for index, frame in enumerate(frames):
             code = frame.f_code
@@ -157,7 +160,8 @@ class Roots:
             if is_repeated and not is_module_level(frame):
                 names |= code_names(code)[0]
                 live |= frozenset(code.co_freevars)
-            self._live[code] = live, names
+            before = self._live.get(code, (frozenset(), frozenset()))
+            self._live[code] = before[0] | live, before[1] | names
 
     def _variables(self, frame: types.FrameType) -> Iterator[tuple[Root, Any]]:
         code, own, module = frame.f_code, variables_of(frame), str(frame.f_globals.get("__name__"))
@@ -187,7 +191,7 @@ class Roots:
         """Return the user's iterators around the batches, which lie on the stack of a loop and in no variable."""
         around: list[Any] = []
         if not self._has_none_around:
-            waiting: list[Any] = [*batches][:1]  # the outermost of ckptkit's
+            waiting: list[Any] = [*batches]
             seen = {id(iterator) for iterator in batches}
             for _ in range(_MOST_LEVELS):
                 holders = gc.get_referrers(*waiting) if waiting else []
@@ -195,7 +199,9 @@ class Roots:
                 seen |= {id(holder) for holder in holders}
                 waiting = holders
                 around += [
-                    holder for holder in holders if not issubclass(type(holder), _THROUGH) and not _is_ours(holder)
+                    holder
+                    for holder in holders
+                    if not (issubclass(type(holder), _THROUGH) or _is_ours(holder) or _is_moved_on(holder))
                 ]
             self._has_none_around = bool(batches) and not around
             self._generators = [weakref.ref(iterator) for iterator in around if type(iterator) is types.GeneratorType]
@@ -219,6 +225,11 @@ def _may_iterate(value: Any) -> bool:
     kind: Any = type(value)
     is_iterator = library_of(kind) in ("builtins", "itertools") and hasattr(kind, "__next__")
     return is_iterator or (issubclass(type(value), _THROUGH) and not (type(value) is tuple and len(value) > 8))
+
+
+def _is_moved_on(value: Any) -> bool:
+    """Return whether an iterator counts what one of ckptkit's gives that moves the count on after a restore."""
+    return type(value) is enumerate and getattr(value.__reduce__()[1][0], "moves_enumerate_on", False)
 
 
 def _is_ours(value: Any) -> bool:
