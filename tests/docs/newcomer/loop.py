@@ -14,9 +14,8 @@ loss_fn = nn.CrossEntropyLoss()
 optimizer = nn.Adam(net.trainable_params(), learning_rate=0.01)
 gradients = ms.value_and_grad(lambda image, label: loss_fn(net(image), label), None, optimizer.parameters)
 
-iterator = dataset.create_tuple_iterator(num_epochs=3)
-for _ in range(3):
-    for image, label in iterator:
+for epoch in range(3):
+    for image, label in dataset.create_tuple_iterator():
         loss, grads = gradients(image, label)
         optimizer(grads)
 

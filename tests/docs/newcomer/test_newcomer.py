@@ -19,7 +19,7 @@ import try_it
     [
         ("before.py", "after.py", 9),
         ("before.py", "plain.py", 4),
-        ("loop.py", "loop_resumed.py", 9),
+        ("loop.py", "loop_resumed.py", 4),
         ("model_checkpoint.py", "migrated.py", 6),
     ],
 )
