@@ -71,6 +71,11 @@ def digests_by_place(state: Any, place: str = "") -> dict[str, str]:
     return digests
 
 
+def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the names whose digest was another one ``before``, or of which there is none now."""
+    return sorted(name for name, digest in before.items() if now.get(name) != digest)
+
+
 def has_arrays(value: Any) -> bool:
     return any(isinstance(part, ms.Tensor | np.ndarray) for part, _ in _parts(value))
 

@@ -10,7 +10,8 @@ import logging
 import sys
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import mindspore.dataset as ds
@@ -35,8 +36,7 @@ from ckptkit.mindspore.observe.walk import Walk
 from ckptkit.mindspore.parameters.apply import mode_in_force
 from ckptkit.mindspore.parameters.memory import Addresses, CompiledMemory
 from ckptkit.mindspore.parameters.roles import warn_if_no_weight_changes
-from ckptkit.mindspore.rng import generator_state
-from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder
+from ckptkit.mindspore.state.holders import GeneratorHolder, NamedAttributes, ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.versions import warn_if_untried
@@ -61,23 +61,24 @@ class Examination:
         self._is_readable = True  # what the observer reads
         self._parameters: set[int] = set()  # the ids of those of the cells
         self._observer = Observer(self._reached, self._epoch, ignore=ignore)
-        self._compared: Observer | None = None  # its looks leave those that decide what is stored as they are
         self._told: set[str] = set()
-        self.began: dict[str, str] = {}
+        # For ``ckptkit doctor``; its looks leave those that decide what is stored as they are.
+        self._compared: Observer | None = None
+        self.began: dict[str, str] = {}  # what `reached` told as the first batch was handed out
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the random operators and pipelines that no checkpoint can make exact, in the present mode."""
         sources = self._sources
         cells = [*(("", cell) for cell in sources.every_cell()), *sources.trained_by_name()]
         operators = RandomOperators(cells, compiled=sources.is_compiled)
-        operators.read_data(self._read_again())
+        operators.read_data(self._data_read_again())
         for frame in () if sources.by_model() else users_frames(sys._getframe(1)):
             operators.read(frame, "script" if is_module_level(frame) else label_of(frame))
         for path, value, is_wrapped in self._observer.reached_code:
             operators.read(value, path, compiled=is_wrapped and operators.in_graph)
         return (*operators.findings,)
 
-    def _read_again(self) -> Any:
+    def _data_read_again(self) -> Any:
         """Return the data whose place is reached by reading them again; None if they have a state of their own."""
         position = self._sources.position
         if isinstance(position, DatasetPosition):
@@ -97,18 +98,21 @@ class Examination:
         self._observer.load(observed)
 
     def begin(self, *, ends_epoch: bool = False) -> None:
-        """Put back what the checkpoint holds, as the first batch is handed out, and report what differs."""
+        """Put back what the checkpoint holds, as the first batch is handed out, and report what differs; only once."""
         if self._observer.has_begun:
             self._observer.hand_out(ends_epoch=ends_epoch)
             return
-        self._sources.bind_resumed()
-        if self._sources.batches is not None:  # elsewhere the first call of a cell tells
+        sources = self._sources
+        # The memory that an uninterrupted run has here; a loop that tells no beginning may still set rates.
+        for memory in sources.detached if sources.by_model() or sources.batches is not None else ():
+            memory.bind_resumed()
+        if sources.batches is not None:  # elsewhere the first call of a cell tells
             self.judge_changes()
         lost, differs = self._observed(self._observer.begin) or ((), ())
         if self._compared is not None:
             self._compared.begin()
             self.began = self.reached(sys._getframe(1))
-        self._sources.is_compiled = self._observer.reaches_compiled and not self._sources.by_model()
+        sources.is_compiled = self._observer.reaches_compiled and not sources.by_model()
         known = {finding.why for finding in self._judged or ()}
         self._report([finding for finding in self.findings() if finding.why not in known])
         self._observer.reached_code = []
@@ -150,12 +154,12 @@ class Examination:
         began = self._sources.arrays.get(_CALLBACKS)
         if began is None:
             return
-        missing, new = Counter(began.split()) - now, now - Counter(began.split())
-        words = [f"without {', '.join(missing)}" if missing else "", f"with {', '.join(new)}" if new else ""]
-        if missing or new:
+        sides = {"without": Counter(began.split()) - now, "with": now - Counter(began.split())}
+        words = [f"{side} {', '.join(names)}" for side, names in sides.items() if names]
+        if words:
             self.judge_doubt(
-                f"This start trains {' and '.join(filter(None, words))}, other than the first start of the run. If "
-                "that decides what is trained, give it the same callbacks at each start"
+                f"This start trains {' and '.join(words)}, other than the first start of the run. If that decides what "
+                "is trained, give it the same callbacks at each start"
             )
 
     def note_start(self, begun_with: Mapping[str, str] | None) -> None:
@@ -165,8 +169,7 @@ class Examination:
 
     def observed(self) -> dict[str, Any] | None:
         """Return the section ``observed`` of a checkpoint; reports what cannot be stored."""
-        frame = sys._getframe(1)
-        section: dict[str, Any] | None = self._observed(lambda: self._observer.section(frame))
+        section: dict[str, Any] | None = self._observed(partial(self._observer.section, sys._getframe(1)))
         self._tell()
         return section
 
@@ -229,51 +232,42 @@ class Examination:
         return self._sources.position.at(delivered)[0] if self._sources.position else 0
 
     def _reached(self) -> Reached:
-        sources = self._sources
-        known = Known()
-        tensors = sources.tensors()
-        known.parameters = dict(tensors)
-        known.stored |= {id(tensor) for tensor in tensors.values()}
-        cells = sources.every_cell()
+        sources, known, tensors = self._sources, Known(), self._sources.tensors()
+        cells, position, batches = sources.every_cell(), sources.position, sources.batches
         if not self._observer.has_begun:  # later ones are refused
             self._parameters = {id(parameter) for cell in cells for parameter in cell.get_parameters()}
-        known.stored |= self._parameters
+        known.parameters = dict(tensors)
+        known.stored |= {*map(id, tensors.values()), *self._parameters}
         for cell in cells:
             if hasattr(cell, "param_groups"):  # the groups of an experimental optimizer
                 known.parts.setdefault(id(cell), set()).add("param_groups")
-        given: list[tuple[str, Any]] = []
-        for name, value in sources.given.items():
-            self._add_given(name, value, known, given)
-        if sources.batches is not None:
-            known.stored |= {id(value) for value in (sources.batches, *sources.batches.iterators())}
-        position = sources.position
+        given = [(name, value) for name, value in sources.given.items() if not self._add_stored(name, value, known)]
+        if batches is not None:
+            known.stored |= {*map(id, (batches, *batches.iterators()))}
+        again, data = self._data_read_again(), []
+        if isinstance(again, ds.Dataset):  # of a pipeline, the user's objects in it
+            data = [owner_of(code) or code for _, code, _ in code_of_data(again)]
+        elif again is not None:
+            data = [again]
+        if sources.loader is not None:
+            data.append(sources.loader)
         return Reached(
             cells=[*(("", cell) for cell in cells), *sources.cells_by_name()],
             given=given,
             callbacks=self._callbacks,
             known=known,
-            data=[*self._data()],
+            data=data,
             has_threads=isinstance(position, DatasetPosition),
             is_stateless=isinstance(position, DatasetPosition) and position.is_declared_stateless,
             data_state=lambda: None if sources.loader is None else sources.loader.state_dict(),
             in_graph=mode_in_force() == "GRAPH",
             by_model=sources.by_model(),
-            epochs=None if sources.batches is None else sources.batches.epochs,
-            batches=() if sources.batches is None else sources.batches.iterators(),
+            epochs=None if batches is None else batches.epochs,
+            batches=() if batches is None else batches.iterators(),
         )
 
-    def _data(self) -> Iterator[Any]:
-        """Yield the objects that batches come from; of a pipeline, the user's objects in it."""
-        data = self._read_again()
-        if isinstance(data, ds.Dataset):
-            for _, code, _ in code_of_data(data):
-                yield owner_of(code) or code
-        elif data is not None:
-            yield data
-        if self._sources.loader is not None:
-            yield self._sources.loader
-
-    def _add_given(self, name: str, value: Any, known: Known, given: list[tuple[str, Any]]) -> None:
+    def _add_stored(self, name: str, value: Any, known: Known) -> bool:
+        """Add what checkpoints store of an object given by name; return whether nothing of it is left to observe."""
         holder = self._sources.stateful[name]
         if isinstance(value, OtherCallbacks):
             for callback, names in value.stored_attributes():
@@ -283,12 +277,12 @@ class Examination:
         elif isinstance(holder, ParameterHolder):
             places = {place.partition("/")[0].removeprefix(".") for place in holder.places()}
             known.parts.setdefault(id(value), set()).update(places)
-            if not isinstance(value, nn.Cell):
-                given.append((name, value))
-        elif generator_state(value) is not None:
+            return isinstance(value, nn.Cell)
+        elif isinstance(holder, GeneratorHolder):
             known.stored.add(id(value))
         else:
-            given.append((name, value))
+            return False
+        return True
 
     def compare(self) -> None:
         """Let `reached` tell what training reaches, from the first batch on."""

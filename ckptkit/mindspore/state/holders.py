@@ -12,11 +12,12 @@ are compared before anything is changed. Main thread only.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import re
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from operator import setitem
@@ -160,9 +161,8 @@ class ParameterHolder:
 
     def check(self, state: Any) -> None:
         """Raise StateMismatchError, naming each, if the parameters are not those of a checkpoint."""
-        stored = state if isinstance(state, dict) else {}
+        stored, now = state if isinstance(state, dict) else {}, self.places()
         saved = {path: packed for path, packed in stored.items() if packed[0] in DTYPES}
-        now = self.places()
         mine = {path: place.packed for path, place in now.items() if place.put is None}
         lost = {path for path in stored.keys() - saved.keys() - now.keys() if self._late(path) is None}
         problems = [f"missing in the checkpoint: {path}" for path in sorted(mine.keys() - saved.keys())]
@@ -263,9 +263,16 @@ def stateful_of(name: str, given: Any, *, may_change_k: bool = False) -> Statefu
     if generator_state(given) is not None:
         return GeneratorHolder(given)
     # nn.Cell has both methods, but they take and return parameters, which a section cannot store.
-    own = not isinstance(given, nn.Cell) or type(given).state_dict is not nn.Cell.state_dict
-    if own and not isinstance(given, type) and all(_has(given, method) for method in ("state_dict", "load_state_dict")):
-        return cast(Stateful, given)
+    inherited = isinstance(given, nn.Cell) and type(given).state_dict is nn.Cell.state_dict
+    with contextlib.suppress(AttributeError, LookupError):  # ``__getattr__ = dict.__getitem__`` raises KeyError
+        # On the instance: it may delegate the methods to another object.
+        if (
+            not inherited
+            and not isinstance(given, type)
+            and callable(given.state_dict)
+            and callable(given.load_state_dict)
+        ):
+            return cast(Stateful, given)
     holder = ParameterHolder(name, given)
     if not isinstance(given, NamedAttributes) and not holder.tensors():
         raise TypeError(
@@ -274,13 +281,6 @@ def stateful_of(name: str, given: Any, *, may_change_k: bool = False) -> Statefu
             f'{name}=ckptkit.attributes(it, "NAME", ...), or give a cell by a name of its own'
         )
     return holder
-
-
-def _has(value: Any, method: str) -> bool:
-    try:
-        return callable(getattr(value, method))  # on the instance: it may delegate the method to another object
-    except (AttributeError, LookupError):  # ``__getattr__ = dict.__getitem__`` raises KeyError
-        return False
 
 
 def _places(
@@ -351,11 +351,10 @@ def fits(value: Any, inside: tuple[int, ...] = ()) -> bool:
 
 
 def _encodes(value: Any) -> bool:
-    try:
+    with contextlib.suppress(TypeError, ValueError):
         encode_tree(value, "", [])
-    except (TypeError, ValueError):
-        return False
-    return True
+        return True
+    return False
 
 
 def _bits(tensor: ms.Tensor) -> list[Any]:
@@ -413,42 +412,3 @@ def state_of(stateful: Stateful, keep: Collection[str] = ()) -> Any:
     if is_of_users(stateful) and digest_of_value(before) != digest_of_value(capture_rng()):
         restore_rng(before, keep)
     return state
-
-
-def refuse_uncounted(cells: Sequence[nn.Cell], named: Mapping[str, object]) -> None:
-    """Raise ValueError unless at most one `AccumulationTrainCell` counts for the training and all others have a name.
-
-    The first one among ``cells`` counts.
-    """
-    first = next((cell for cell in cells if isinstance(cell, AccumulationTrainCell)), None)
-    inside = [inner for cell in cells for _, inner in cell.cells_and_names()]
-    given = {id(value) for value in (first, *named.values())}
-    lost = [cell for cell in inside if isinstance(cell, AccumulationTrainCell) and id(cell) not in given]
-    if lost:
-        both = " and ".join(_words(cell) for cell in ([first] if first is not None else []) + lost)
-        first_words = "the one that is called once per batch" if first is not None else "the cell around it"
-        raise ValueError(
-            f"each of these counts its own cycles: {both}. Give {first_words} first, alone, and every other one "
-            "by a name of its own: StateManager(CELL, dataset, NAME=OTHER_CELL), or CheckpointCallback(stateful="
-            '{"NAME": OTHER_CELL})'
-        )
-
-
-def refuse_sums_of_parts(cell: nn.Cell, cut: Sequence[str], ranks: int) -> None:
-    """Raise ValueError if an `AccumulationTrainCell` would add up gradients of other parts of ``cut`` parameters."""
-    if cut and ranks > 1 and isinstance(cell, AccumulationTrainCell):
-        raise ValueError(
-            f"placement says that {some(cut)} are parts of larger parameters, but an "
-            "AccumulationTrainCell adds up the gradients of all ranks, which are those of other parts. Train cut "
-            "parameters with a cell of your own"
-        )
-
-
-def steady_beside(optimizers: Sequence[nn.Cell], others: Sequence[AccumulationTrainCell]) -> list[nn.Cell]:
-    """Return the optimizers whose parameters none of ``others`` updates; ``others`` are not fenced."""
-    written = {id(parameter) for cell in others for parameter in cell.optimizer.get_parameters()}
-    return [cell for cell in optimizers if written.isdisjoint(map(id, cell.get_parameters()))]
-
-
-def _words(cell: AccumulationTrainCell) -> str:
-    return f"the AccumulationTrainCell of {type(cell.network).__name__} ({cell.optimizer.parameters[0].name}, ...)"

@@ -8,77 +8,41 @@ micro-steps.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import mindspore.dataset as ds
 from mindspore import nn
-from mindspore.train import Callback
 
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
-from ckptkit.core.tensors import Leaf
-from ckptkit.manager.options import Ranks, refuse_other_types, refuse_unknown_choice
-from ckptkit.mindspore.data.pipeline_position import Augmentation
-from ckptkit.mindspore.data.resumable import Resumable, position_of
+from ckptkit.core.tensors import Leaf, digests_of
+from ckptkit.core.text import some
+from ckptkit.errors import ResumeError
+from ckptkit.manager.options import Ranks, refuse_other_types
+from ckptkit.mindspore.data.resumable import Resumable
+from ckptkit.mindspore.nn.dropout import Dropout
 from ckptkit.mindspore.observe.random_operators import Finding
-from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import cells_of
 from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.rng import words_drawn_unseeded
+from ckptkit.mindspore.state.digest import differing
 from ckptkit.mindspore.state.examination import Examination
-from ckptkit.mindspore.state.holders import (
-    NamedAttributes,
-    Stateful,
-    refuse_sums_of_parts,
-    refuse_uncounted,
-    stateful_of,
-    steady_beside,
-)
-from ckptkit.mindspore.state.sources import CycleStart, Sources, captured, check_rewindable
+from ckptkit.mindspore.state.holders import Stateful
+from ckptkit.mindspore.state.sources import CycleStart, Sources, Training, captured
 from ckptkit.mindspore.state.start import Start
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, refuse_half_restored
-from ckptkit.mindspore.train.counting import CycleAdapter, counting_of
 
 __all__ = ["StateManager", "Stateful", "Training"]
 
-OnKChange: TypeAlias = Literal["refuse", "next_cycle"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """Says what ckptkit cannot see in the code of a training.
-
-    Attributes:
-        augmentation: ``"stateless"`` declares that the user's own code in the dataset depends on its input only,
-            so that a resume need not replay the batches before; the first batch is checked in any case.
-        cycle: Reports K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed if
-            that cell has the two attributes of `CycleAdapter` itself.
-        on_k_change: What a restore does if the checkpoint has other accumulation steps than the cell: ``"refuse"``, or
-            ``"next_cycle"``, which ends the running cycle with the old ones and then continues with the new ones.
-        read_only: Callbacks of your own, or classes of them, that never change a parameter, so that saves may read
-            parameters in place while they run; for `CheckpointCallback`.
-        ignore: State of the script that matters to nothing, neither stored nor named: paths as the log names them, with
-            ``*`` for any text, or objects.
-
-    Raises:
-        ValueError: If an option has an unknown value.
-    """
-
-    augmentation: Augmentation = None
-    cycle: CycleAdapter | None = None
-    on_k_change: OnKChange = "refuse"
-    read_only: Sequence[Callback | type[Callback]] = ()
-    ignore: Sequence[Any] = ()
-
-    def __post_init__(self) -> None:
-        refuse_unknown_choice("on_k_change", self.on_k_change, OnKChange)
-        if self.augmentation not in (None, "stateless"):
-            raise ValueError(f'augmentation must be None or "stateless", got {self.augmentation!r}')
-        object.__setattr__(self, "read_only", tuple(self.read_only))
-        object.__setattr__(self, "ignore", tuple(self.ignore))
+# MindSpore's classes share no public base class.
+_KEEP_STATE = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, Dropout)
+_WHY_NOT_AGAIN = (
+    'Saving(mid_cycle="rewind") begins the running cycle again, and the same micro-batches would change this state '
+    'a second time. Use "exact", which stores the accumulators, or "align", which saves at boundaries'
+)
 
 
 class StateManager:
@@ -140,27 +104,14 @@ class StateManager:
     ) -> None:
         refuse_other_types(training=(training, Training), ranks=(ranks, Ranks))
         training, ranks = training or Training(), ranks or Ranks()
-        may_change_k = training.on_k_change == "next_cycle"
-        cells = cells_of(train_cell, stateful)
-        refuse_uncounted(cells, stateful)
-        self.cell = next((cell for cell in cells if isinstance(cell, AccumulationTrainCell)), cells[0])
-        counting = counting_of(self.cell, cells, training.cycle, may_change_k=may_change_k)
-        self.position = position_of(dataset, training.augmentation, self)
-        stores = {name: stateful_of(name, given, may_change_k=may_change_k) for name, given in stateful.items()}
-        others = [given for given in stateful.values() if isinstance(given, AccumulationTrainCell)]
-        steady = steady_beside(counting.steady_optimizers(), others)
-        parameters = CellParameters(cells, frozen, steady, ranks.placement)
-        refuse_sums_of_parts(self.cell, parameters.roles.cut(), self.world.size)
         self._sources = Sources(
-            cell=self.cell,
-            cells=cells,
-            given=stateful,
-            stateful=stores,
-            counting=counting,
-            position=self.position,
-            batches=dataset if isinstance(dataset, Resumable) else None,
-            parameters=parameters,
+            *(cells_of(train_cell, stateful), stateful, dataset, self),
+            frozen=frozen,
+            training=training,
+            ranks=ranks,
+            world_size=self.world.size,
         )
+        self.cell, self.position = self._sources.cell, self._sources.position
         self.examination = Examination(self._sources, strict=strict, ignore=training.ignore)
         self.start = Start(self._sources, self.examination, elastic=ranks.elastic)
         self.last_batch: Any = None
@@ -186,11 +137,6 @@ class StateManager:
         """Whether nothing is left to train: training ended for good, or all epochs were delivered, where that shows."""
         return self.ended is not None or self.has_all_epochs()
 
-    def stateful_objects(self) -> list[Any]:
-        """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
-        given = self._sources.given.values()
-        return [value.owner if isinstance(value, NamedAttributes) else value for value in given]
-
     def findings(self) -> tuple[Finding, ...]:
         """Return what no checkpoint of this training can make exact, in the present mode; runs nothing."""
         return self.examination.findings()
@@ -214,7 +160,7 @@ class StateManager:
         self.last_outputs = outputs
 
     def observer(self) -> Any:
-        """Return a `StateObserver` of all this state for ``ckptkit doctor``; see `ckptkit.mindspore.state.observe`."""
+        """Return a `StateObserver` of all this state, for ``ckptkit doctor``."""
         from ckptkit.mindspore.state.observe import StateObserver
 
         return StateObserver(self, self._sources, self.examination)
@@ -236,7 +182,8 @@ class StateManager:
             self._sources.batches.refuse_another_thread()
             self.examination.judge_doubt(self._sources.counting.read_ahead())
         progress = self._sources.progress()
-        self._sources.bind(progress.updates)
+        for memory in self._sources.detached:
+            memory.bind(progress.updates)
         self._sources.check_switches(progress.batches_delivered)
         return progress
 
@@ -281,19 +228,30 @@ class StateManager:
             ResumeError: If the cycle could not begin again: the forward pass changes parameters, or the train cell
                 is not an `AccumulationTrainCell`.
         """
-        check_rewindable(self.cell)
+        if not isinstance(self.cell, AccumulationTrainCell):
+            raise ResumeError(
+                'Saving(mid_cycle="rewind") needs an AccumulationTrainCell, which knows where a cycle begins; this is '
+                f'a {type(self.cell).__name__}. Use "exact"'
+            )
+        inner = self.cell.cells_and_names()
+        keeping = [f"{name} ({type(cell).__name__})" for name, cell in inner if isinstance(cell, _KEEP_STATE)]
+        if keeping:
+            raise ResumeError(f"{some(keeping)} keeps state of every micro-batch. {_WHY_NOT_AGAIN}.")
         self._marks_cycles = True
         # Not progress(): this also runs before a restore, with parameters half restored.
         progress = self._sources.progress()
         if progress.at_boundary:
-            sections = self._sections(progress) if self._sources.prepared else {}
-            self._sources.cycle_start = CycleStart(progress, sections, self._sources.parameters.mutable_leaves())
+            sections = copy.deepcopy(self._sections(progress)) if self._sources.prepared else {}
+            self._sources.cycle_start = CycleStart(progress, sections, self._digests_between_updates())
         return progress
 
     def _sections(self, progress: Progress) -> dict[str, Any]:
         sections = self._sources.sections(progress, self.world.size)
         observed = self.examination.observed()
         return sections if observed is None else {**sections, "observed": observed}
+
+    def _digests_between_updates(self) -> dict[str, str]:
+        return digests_of([*self._sources.parameters.mutable_leaves()])
 
     def capture_cycle_start(self) -> Capture:
         """Return references to the whole state as it was when the running cycle began.
@@ -307,7 +265,9 @@ class StateManager:
         start = self._sources.cycle_start
         if start is None or start.progress.cycles != self.progress().cycles:
             return self.capture()
-        start.check_unchanged(self._sources.parameters.mutable_leaves())
+        changed = differing(start.digests, self._digests_between_updates())
+        if changed:
+            raise ResumeError(f"{some(changed)} changed since the cycle began. {_WHY_NOT_AGAIN}.")
         leaves = self._sources.parameters.leaves(at_boundary=True)
         self._sources.refuse_detached()
         return captured(start.progress, leaves, start.sections)

@@ -15,12 +15,13 @@ logged once. Main thread only.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import logging
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import mindspore as ms
 import xxhash
@@ -33,7 +34,6 @@ from ckptkit.mindspore.rng import capture_rng, restore_rng
 from ckptkit.mindspore.train.cell import optimizers_of
 
 _log = logging.getLogger("ckptkit")
-_Modes: TypeAlias = tuple[bool, ...]  # of each cell of a network, whether it trains; the network comes first
 _ALL, _UNKNOWN = "*", "?"  # in place of the names of a network's cells
 _requires_grad = operator.attrgetter("requires_grad")
 _training = operator.attrgetter("training")
@@ -44,14 +44,69 @@ _INPUTS = "the types of its inputs"
 _SHOWN = 3
 
 
+class _Network:
+    """Knows the modes of a network's cells."""
+
+    def __init__(self, network: nn.Cell, place: int) -> None:
+        # Walked once: walking takes many milliseconds, and every save needs it.
+        named = list(network.cells_and_names())
+        self._prefix = f"{place}:" if place else ""
+        self.names, self._cells = [name for name, _ in named], [cell for _, cell in named]
+        self.kind = type(network).__name__
+        self._noted: tuple[bool, ...] | None = None  # in the last micro-step
+        self._is_taken_for_training = False  # it evaluated at a save, and trained in the micro-step before that
+
+    def modes(self) -> tuple[bool, ...]:
+        """Return of each cell whether it trains; the network comes first."""
+        return tuple(map(_training, self._cells))
+
+    def note(self) -> bool:
+        """Note the modes of a micro-step; return whether those of the last save were taken for others."""
+        self._noted = self.modes()
+        was_taken, self._is_taken_for_training = self._is_taken_for_training, False
+        return was_taken and not self._noted[0]
+
+    def forget(self) -> None:
+        self._noted = None
+
+    def evaluating(self, *, by_model: bool = False, takes: bool = False) -> list[str]:
+        """Return the names of the cells that evaluate, `_ALL` for the whole network, `_UNKNOWN` for what is not known.
+
+        Of a network that trained in the last micro-step, and does not now, those of then, which the loop is about to
+        set again; if it ``takes`` them so, `note` tells whether it did.
+        """
+        modes = self.modes()
+        turned = self._noted is not None and self._noted[0] and not modes[0]
+        self._is_taken_for_training = self._is_taken_for_training or (takes and turned)
+        if self._noted is not None and (by_model or turned):
+            modes = self._noted
+        if self._noted is None and not modes[0]:
+            return [f"{self._prefix}{_UNKNOWN}"]
+        if not any(modes):
+            return [f"{self._prefix}{_ALL}"]
+        return [f"{self._prefix}{name}" for name, trains in zip(self.names, modes, strict=True) if not trains]
+
+    def put(self, evaluating: Collection[str]) -> list[str]:
+        """Give the cells the modes that `evaluating` returned; return the names of those that had others."""
+        if f"{self._prefix}{_UNKNOWN}" in evaluating:
+            return []
+        trained, changed = self._cells[0].training, []
+        for name, cell in zip(self.names, self._cells, strict=True):
+            trains = f"{self._prefix}{_ALL}" not in evaluating and f"{self._prefix}{name}" not in evaluating
+            if cell.training != trains:
+                cell.add_flags(training=trains)
+                # A network that evaluates before its loop may just not have been told to train yet.
+                changed += [f"{self._prefix}{name or type(cell).__name__}"] if trained else []
+        return changed
+
+
 class Switches:
     """Stores the switches of one training and restores them."""
 
     def __init__(self, cells: Sequence[nn.Cell], parameters: Collection[ms.Parameter], name: str = "") -> None:
         networks = (getattr(cell, "network", cell) for cell in cells)
-        # Walked once: walking takes many milliseconds, and every save needs it.
-        self._networks = [list(network.cells_and_names()) for network in networks if isinstance(network, nn.Cell)]
-        self._cells = [[cell for _, cell in network] for network in self._networks]
+        are_cells = (network for network in networks if isinstance(network, nn.Cell))
+        self._networks = [_Network(network, place) for place, network in enumerate(are_cells)]
         self._parameters = {parameter.name: parameter for parameter in parameters}
         # `Parameter.requires_grad` reads param_info; reading it directly takes a third of the time.
         self._infos = [parameter.param_info for parameter in self._parameters.values()]
@@ -60,8 +115,6 @@ class Switches:
         self._restored: Mapping[str, Any] | None = None
         self._begun_at: int | None = None
         self._compiled: list[str] | None = None
-        self._at_call: list[_Modes] | None = None
-        self._taken_for_training: set[int] = set()  # places of networks that evaluated at a save
         self._told = False
         self._begun: str | None = None
 
@@ -70,26 +123,22 @@ class Switches:
         self.check_compiled(delivered, compiled=compiled)
         if compiled or mode_in_force() == "GRAPH":
             return  # the graph's modes are stored, and asking every cell takes longer than all else of a micro-step
-        self._at_call = self._modes()
-        stay = {place for place, modes in enumerate(self._at_call) if _evaluates(modes)} & self._taken_for_training
-        self._taken_for_training = set()
+        stay = [network.kind for network in self._networks if network.note()]
         if stay and not self._told:
             self._told = True
             _log.warning(
                 "%s was in evaluation mode at a save, and still is in the micro-step after it. A run that resumes from "
                 "that checkpoint trains in training mode, since most loops set it again. Set the mode for the next "
                 "micro-step before manager.step()",
-                ", ".join(type(self._cells[place][0]).__name__ for place in sorted(stay)),
+                ", ".join(stay),
             )
 
     def record(self, *, by_model: bool = False, compiled: bool = False) -> dict[str, Any]:
         still = [*itertools.compress(self._parameters, map(operator.not_, map(_requires_grad, self._infos)))]
         graph = compiled or mode_in_force() == "GRAPH"
-        if not graph and not by_model:
-            self._taken_for_training |= self._turned_back()
         return {
             "without_grad": still,
-            "evaluating": self._compiled if graph else self._names(by_model=by_model),
+            "evaluating": self._compiled if graph else self._evaluating(by_model=by_model, takes=not by_model),
             "groups": [] if graph else [_options_of(group) for group in self._groups],  # a graph keeps the first ones
             "begun": self._begun,
         }
@@ -99,7 +148,8 @@ class Switches:
         self._restored = recorded
         self._begun_at = delivered
         self._compiled = recorded["evaluating"] if recorded is not None else None
-        self._at_call = None
+        for network in self._networks:
+            network.forget()
         begun = self._digest()
         self._begun = begun if recorded is None else recorded.get("begun")
         self.put_back(tell=begun != self._begun)
@@ -108,9 +158,22 @@ class Switches:
         """Undo what the script has set since `load`; does nothing after `trained`."""
         if self._restored is None:
             return
-        changed = self._put_gradients(self._restored["without_grad"])
-        modes = self._put_modes(self._restored["evaluating"])
-        changed += [*([] if by_model else modes), *self._put_options(self._restored.get("groups", []))]
+        still = set(self._restored["without_grad"])
+        changed = []
+        for name, parameter in self._parameters.items():
+            if parameter.requires_grad == (name in still):
+                parameter.requires_grad = name not in still
+                changed.append(f"requires_grad of {self._prefix}{name}")
+        evaluating = self._restored["evaluating"]
+        modes = [] if evaluating is None else sorted(name for net in self._networks for name in net.put(evaluating))
+        if not by_model:
+            changed += [f"set_train of {self._prefix}{name}" for name in modes]
+        for place, (group, options) in enumerate(zip(self._groups, self._restored.get("groups", []), strict=False)):
+            now = _options_of(group)
+            other = (name for name in now.keys() & options.keys() if repr(now[name]) != repr(options[name]))  # NaN, too
+            for name in sorted(other):
+                group[name] = tuple(options[name]) if isinstance(group[name], tuple) else options[name]
+                changed.append(f"{name} of parameter group {self._prefix}{place}")
         if changed and tell:
             _log.warning(
                 "%s: restored to the value at the save, which is not what the script set before its loop. To "
@@ -126,7 +189,7 @@ class Switches:
         if self._begun_at is None or delivered == self._begun_at:
             return
         self._begun_at = None
-        now = self._names() if compiled or mode_in_force() == "GRAPH" else None
+        now = self._evaluating() if compiled or mode_in_force() == "GRAPH" else None
         if self._compiled is None or now is None:
             self._compiled = now
         elif now != self._compiled:
@@ -138,77 +201,12 @@ class Switches:
                 "another root"
             )
 
+    def _evaluating(self, *, by_model: bool = False, takes: bool = False) -> list[str]:
+        return [name for net in self._networks for name in net.evaluating(by_model=by_model, takes=takes)]
+
     def _digest(self) -> str:
-        without = [*map(_requires_grad, self._infos)]
-        return xxhash.xxh3_128_hexdigest(repr((without, self._modes(), [*map(_options_of, self._groups)])).encode())
-
-    def _put_gradients(self, without: Collection[str]) -> list[str]:
-        still = set(without)
-        changed = [name for name, parameter in self._parameters.items() if parameter.requires_grad == (name in still)]
-        for name in changed:
-            self._parameters[name].requires_grad = name not in still
-        return [f"requires_grad of {self._prefix}{name}" for name in changed]
-
-    def _put_modes(self, evaluating: Collection[str] | None) -> list[str]:
-        if evaluating is None:
-            return []
-        changed = []
-        for prefix, network in self._by_prefix():
-            if f"{prefix}{_UNKNOWN}" in evaluating:
-                continue
-            all_evaluate, was_set = f"{prefix}{_ALL}" in evaluating, network[0][1].training
-            for name, cell in network:
-                trains = not all_evaluate and f"{prefix}{name}" not in evaluating
-                if cell.training != trains:
-                    cell.add_flags(training=trains)
-                    # A network that evaluates before its loop may just not have been told to train yet.
-                    changed += [f"{prefix}{name or type(cell).__name__}"] if was_set else []
-        return [f"set_train of {self._prefix}{name}" for name in sorted(changed)]
-
-    def _put_options(self, recorded: Sequence[Mapping[str, Any]]) -> list[str]:
-        changed = []
-        for place, (group, options) in enumerate(zip(self._groups, recorded, strict=False)):
-            now = _options_of(group)
-            other = (name for name in now.keys() & options.keys() if repr(now[name]) != repr(options[name]))  # NaN, too
-            for name in sorted(other):
-                group[name] = tuple(options[name]) if isinstance(group[name], tuple) else options[name]
-                changed.append(f"{name} of parameter group {self._prefix}{place}")
-        return changed
-
-    def _modes(self) -> list[_Modes]:
-        return [tuple(map(_training, cells)) for cells in self._cells]
-
-    def _turned_back(self) -> set[int]:
-        """Return the places of the networks that evaluate now, and trained in the last micro-step."""
-        pairs = enumerate(zip(self._modes(), self._at_call or (), strict=False))
-        return {place for place, (now, then) in pairs if _evaluates(now) and not _evaluates(then)}
-
-    def _names(self, *, by_model: bool = False) -> list[str]:
-        """Return the names of the cells that evaluate, `_ALL` for a whole network, `_UNKNOWN` for what is not known."""
-        names: list[str] = []
-        now, noted, turned = self._modes(), self._at_call, self._turned_back()
-        for place, (prefix, network) in enumerate(self._by_prefix()):
-            modes = noted[place] if noted is not None and (by_model or place in turned) else now[place]
-            if noted is None and _evaluates(modes):
-                names.append(f"{prefix}{_UNKNOWN}")
-            elif not any(modes):
-                names.append(f"{prefix}{_ALL}")
-            else:
-                names += [f"{prefix}{name}" for (name, _), trains in zip(network, modes, strict=True) if not trains]
-        return names
-
-    def _by_prefix(self) -> Iterator[tuple[str, list[tuple[str, nn.Cell]]]]:
-        """Yield each network's cells by name, and what their names begin with."""
-        for place, network in enumerate(self._networks):
-            yield f"{place}:" if place else "", network
-
-
-def switches_of(given: Mapping[str, object], without: Collection[str]) -> dict[str, Switches]:
-    """Return the switches of the cells among the objects given by name, except those named ``without``."""
-    cells = {name: cell for name, cell in given.items() if isinstance(cell, nn.Cell) and name not in without}
-    # The weights of an optimizer belong to its network.
-    parameters = {name: () if optimizers_of([cell]) else tuple(cell.get_parameters()) for name, cell in cells.items()}
-    return {name: Switches([cell], parameters[name], name) for name, cell in cells.items()}
+        without, modes = [*map(_requires_grad, self._infos)], [network.modes() for network in self._networks]
+        return xxhash.xxh3_128_hexdigest(repr((without, modes, [*map(_options_of, self._groups)])).encode())
 
 
 def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,38 +214,36 @@ def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
 
     Its learning rate is a parameter, which the checkpoint has as such.
     """
-    values = {name: list(value) if isinstance(value, tuple) else value for name, value in group.items()}
-    return {name: value for name, value in values.items() if _is_option(value)}
-
-
-def _is_option(value: Any) -> bool:
-    if type(value) is list:
-        return all(type(item) in (bool, int, float) for item in value) and bool(value)
-    return type(value) in (bool, int, float, str, type(None))
-
-
-def _evaluates(modes: _Modes) -> bool:
-    return not modes[0]
+    options = {}
+    for name, value in group.items():
+        items = value if type(value) in (list, tuple) else [value]
+        if (items and all(type(item) in (bool, int, float) for item in items)) or type(value) in (str, type(None)):
+            options[name] = list(value) if isinstance(value, tuple) else value
+    return options
 
 
 class Numerics:
     """Describes the cells of a training, and this process."""
 
     def __init__(self, cells: Mapping[str, nn.Cell]) -> None:
-        # Walked once, as in `Switches`.
+        # Walked once, as in `_Network`.
         self._places = [
             (".".join(filter(None, (name, place))), cell)
             for name, root in cells.items()
             for place, cell in root.cells_and_names()
         ]
         optimizers = {id(cell): cell for cell in optimizers_of([*cells.values()]) if isinstance(cell, nn.Optimizer)}
-        scheduled = [(cell, _schedules(cell)) for cell in optimizers.values()]
-        self._scheduled = [(optimizer, schedules) for optimizer, schedules in scheduled if schedules]
+        self._scheduled = []
+        for optimizer in optimizers.values():
+            rates = optimizer.learning_rate if optimizer.is_group_lr else [optimizer.learning_rate]
+            cells_of_rates = [rate for rate in rates if isinstance(rate, nn.Cell)]
+            if schedules := [cell for cell in cells_of_rates if next(iter(cell.get_parameters()), None) is None]:
+                self._scheduled.append((optimizer, schedules))
         self._unknown: set[int] = set()
 
     def record(self) -> dict[str, Any]:
         steps = [int(optimizer.global_step.asnumpy().reshape(-1)[0]) for optimizer, _ in self._scheduled]
-        return {"types": self._types(), "settings": dict(_settings()), "rates": self._rates(steps)}
+        return {"types": self._types(), "settings": _settings(), "rates": self._rates(steps)}
 
     def doubt(self, recorded: Mapping[str, Any] | None) -> str | None:
         """Return a warning if this process computes otherwise than the one that `record` described."""
@@ -261,10 +257,16 @@ class Numerics:
         ]
         differences += [
             f"{name} is {value or 'not set'}, in the saved run {recorded['settings'][name] or 'not set'}"
-            for name, value in _settings()
+            for name, value in _settings().items()
             if value != recorded["settings"].get(name, value)
         ]
-        differences += _differing(recorded["rates"], self._rates([rate["step"] for rate in recorded["rates"]]))
+        rates = self._rates([rate["step"] for rate in recorded["rates"]])
+        for before, after in zip(recorded["rates"], rates, strict=False):
+            for old, new in zip(before["values"], after["values"], strict=False):
+                at = next((at for at in (0, 1) if None not in (old[at], new[at]) and old[at] != new[at]), None)
+                if at is not None:
+                    update = f"the learning rate of update {before['step'] + at}"
+                    differences.append(f"{update} is {new[at]:g}, in the saved run {old[at]:g}")
         if not differences:
             return None
         more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
@@ -321,24 +323,10 @@ def _type_of(cell: nn.Cell) -> str | None:
     return next((name for flag, name in _TYPES.items() if flags.get(flag)), None)
 
 
-def _settings() -> Iterator[tuple[str, str]]:
-    device = ms.get_context("device_target")
+def _settings() -> dict[str, str]:
+    """Return the settings of this process that round; empty for one that is not set, or of another device."""
+    device, settings = ms.get_context("device_target"), {}
     for name in _SETTINGS:
-        try:
-            yield name, str(ms.get_context(name) or "") if _DEVICE.get(name, device) == device else ""
-        except ValueError:  # this MindSpore has no such setting
-            continue
-
-
-def _schedules(optimizer: nn.Optimizer) -> list[nn.Cell]:
-    rates = optimizer.learning_rate if optimizer.is_group_lr else [optimizer.learning_rate]
-    cells = [rate for rate in rates if isinstance(rate, nn.Cell)]
-    return [cell for cell in cells if next(iter(cell.get_parameters()), None) is None]
-
-
-def _differing(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for before, after in zip(then, now, strict=False):
-        for old, new in zip(before["values"], after["values"], strict=False):
-            at = next((at for at in (0, 1) if None not in (old[at], new[at]) and old[at] != new[at]), None)
-            if at is not None:
-                yield f"the learning rate of update {before['step'] + at} is {new[at]:g}, in the saved run {old[at]:g}"
+        with contextlib.suppress(ValueError):  # this MindSpore has no such setting
+            settings[name] = str(ms.get_context(name) or "") if _DEVICE.get(name, device) == device else ""
+    return settings

@@ -7,98 +7,152 @@ is decided elsewhere. Main thread only, between two micro-steps.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import mindspore as ms
+import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
+from mindspore.train import Callback
 from pydantic import ValidationError
 
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.progress import Progress
-from ckptkit.core.tensors import Array, Leaf, digests_of
+from ckptkit.core.tensors import Array, Leaf
 from ckptkit.core.text import some
 from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
+from ckptkit.manager.options import Ranks, refuse_unknown_choice
 from ckptkit.mindspore.data.iterable import IterablePosition
-from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.data.resumable import Position, Resumable
-from ckptkit.mindspore.nn.dropout import Dropout
+from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPosition
+from ckptkit.mindspore.data.resumable import BatchObserver, Resumable, position_of
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
 from ckptkit.mindspore.parameters.memory import SharedMemory, detached_of
 from ckptkit.mindspore.parameters.parameters import CellParameters, KeptParameters
 from ckptkit.mindspore.rng import capture_rng
-from ckptkit.mindspore.state.digest import digests_by_place
-from ckptkit.mindspore.state.holders import NamedAttributes, NamedCell, ParameterHolder, Stateful, state_of
+from ckptkit.mindspore.state.digest import differing, digests_by_place
+from ckptkit.mindspore.state.holders import NamedAttributes, NamedCell, ParameterHolder, state_of, stateful_of
 from ckptkit.mindspore.state.open_batch import OpenBatch
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.state.settings import Numerics, Switches, switches_of
+from ckptkit.mindspore.state.settings import Numerics, Switches
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, optimizers_of
-from ckptkit.mindspore.train.counting import Counting
+from ckptkit.mindspore.train.counting import CycleAdapter, counting_of
 
+OnKChange: TypeAlias = Literal["refuse", "next_cycle"]
 _SECTIONS = ("rng", "data", "train", "user")
 _OBSERVED = "observed"  # a checkpoint without it has nothing to put back
 _MAY_BE_UNSAID = ("mode", "numerics", "switches", "rates", "arrays", "shared_memory")
 _TRAIN_KEYS = {"cell", "ended", "accumulation", "global_step_at_start", "first_world", *_MAY_BE_UNSAID}
-_WHY = (
-    'Saving(mid_cycle="rewind") begins the running cycle again, and the same micro-batches would change this state '
-    'a second time. Use "exact", which stores the accumulators, or "align", which saves at boundaries'
-)
 
 
-class CycleStart:
-    """Holds copies of the state at a boundary, where a cycle begins."""
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Says what ckptkit cannot see in the code of a training.
 
-    def __init__(self, progress: Progress, sections: Mapping[str, Any], leaves: Iterable[Leaf]) -> None:
-        self.progress = progress
-        self.sections: dict[str, Any] = copy.deepcopy(dict(sections))
-        self._digests = digests_of([*leaves])
+    Attributes:
+        augmentation: ``"stateless"`` declares that the user's own code in the dataset depends on its input only,
+            so that a resume need not replay the batches before; the first batch is checked in any case.
+        cycle: Reports K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed if
+            that cell has the two attributes of `CycleAdapter` itself.
+        on_k_change: What a restore does if the checkpoint has other accumulation steps than the cell: ``"refuse"``, or
+            ``"next_cycle"``, which ends the running cycle with the old ones and then continues with the new ones.
+        read_only: Callbacks of your own, or classes of them, that never change a parameter, so that saves may read
+            parameters in place while they run; for `CheckpointCallback`.
+        ignore: State of the script that matters to nothing, neither stored nor named: paths as the log names them, with
+            ``*`` for any text, or objects.
 
-    def check_unchanged(self, leaves: Iterable[Leaf]) -> None:
-        """Raise ResumeError, naming some, if ``leaves`` are not as at the beginning: the cycle cannot begin again."""
-        now = digests_of([*leaves])
-        changed = sorted(name for name, digest in now.items() if self._digests.get(name) != digest)
-        if changed:
-            raise ResumeError(f"{some(changed)} changed since the cycle began. {_WHY}.")
+    Raises:
+        ValueError: If an option has an unknown value.
+    """
+
+    augmentation: Augmentation = None
+    cycle: CycleAdapter | None = None
+    on_k_change: OnKChange = "refuse"
+    read_only: Sequence[Callback | type[Callback]] = ()
+    ignore: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        refuse_unknown_choice("on_k_change", self.on_k_change, OnKChange)
+        if self.augmentation not in (None, "stateless"):
+            raise ValueError(f'augmentation must be None or "stateless", got {self.augmentation!r}')
+        object.__setattr__(self, "read_only", tuple(self.read_only))
+        object.__setattr__(self, "ignore", tuple(self.ignore))
 
 
-@dataclass(kw_only=True)
+class CycleStart(NamedTuple):
+    """Holds the state at a boundary, where a cycle begins."""
+
+    progress: Progress
+    sections: Mapping[str, Any]  # copies
+    digests: Mapping[str, str]  # of what a forward pass can change
+
+
 class Sources:
     """Holds every source of state of one training."""
 
-    cell: nn.Cell  # the train cell, whose calls count; one of `cells`
-    cells: Sequence[nn.Cell]  # those that were not given by name
-    given: Mapping[str, Any]  # by name, as given
-    stateful: Mapping[str, Stateful]  # what stores each of them
-    counting: Counting
-    position: Position | None
-    batches: Resumable | None  # that gave the position
-    parameters: CellParameters  # of `cells`
-    first_world: int | None = None  # number of ranks that the run began with; None for that of this job
-    ended: str | None = None  # why training ended for good
-    prepared: bool = False  # data and switches, by a start
-    cycle_start: CycleStart | None = None
-    began_with: dict[tuple[str, str], str] = field(default_factory=dict)  # digests by object and place
-    arrays: Mapping[str, str] = field(default_factory=dict)  # ``callbacks``: the classes that the run began with
-    is_compiled: bool = False  # the loop reaches a compiled function, which may train
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        cells: Sequence[nn.Cell],
+        given: Mapping[str, Any],
+        dataset: ds.Dataset | Resumable | None,
+        observer: BatchObserver,
+        *,
+        frozen: Iterable[str] | Callable[[str], bool] | None,
+        training: Training,
+        ranks: Ranks,
+        world_size: int,
+    ) -> None:
+        _refuse_uncounted(cells, given)
+        self.cells, self.given = cells, given  # not by name, and by name
+        # The train cell, whose calls count.
+        self.cell = next((cell for cell in cells if isinstance(cell, AccumulationTrainCell)), cells[0])
+        may_change_k = training.on_k_change == "next_cycle"
+        self.counting = counting_of(self.cell, cells, training.cycle, may_change_k=may_change_k)
+        self.position = position_of(dataset, training.augmentation, observer)
+        self.batches = dataset if isinstance(dataset, Resumable) else None
+        # What stores each of those given by name.
+        self.stateful = {name: stateful_of(name, value, may_change_k=may_change_k) for name, value in given.items()}
         self.named_cells = {name: holder for name, holder in self.stateful.items() if isinstance(holder, NamedCell)}
+        self.parameters = CellParameters(cells, frozen, self.steady_optimizers(), ranks.placement)
+        cut = self.parameters.roles.cut()
+        if cut and world_size > 1 and isinstance(self.cell, AccumulationTrainCell):
+            raise ValueError(
+                f"placement says that {some(cut)} are parts of larger parameters, but an "
+                "AccumulationTrainCell adds up the gradients of all ranks, which are those of other parts. Train cut "
+                "parameters with a cell of your own"
+            )
         self.open_batch = OpenBatch(is_handed_out=self.batches is not None)
-        self.detached = detached_of(self.cells, self.given)
+        self.detached = detached_of(cells, given)
         self.rates = self.parameters.rates()  # digests of those that the run began with
         tensors, names = self.parameters.tensors(), self.parameters.roles.of_networks
         of_networks = [tensor for name, tensor in tensors.items() if name in names and isinstance(tensor, ms.Parameter)]
-        # Those of `cells` come first, without a name.
-        self._switches = {"": Switches(self.cells, of_networks), **switches_of(self.given, self.named_cells)}
+        self._switches = {"": Switches(cells, of_networks)}  # those of `cells`, and by name
+        for name, cell in self.cells_by_name():
+            if name not in self.named_cells:
+                # The weights of an optimizer belong to its network.
+                weights = () if optimizers_of([cell]) else tuple(cell.get_parameters())
+                self._switches[name] = Switches([cell], weights, name)
         named = {**dict(self.trained_by_name()), **{name: cell.cell for name, cell in self.named_cells.items()}}
         self._kept_by_name = [KeptParameters([cell], name) for name, cell in named.items()]
-        numbered = {f"cells[{place}]" if place else "": cell for place, cell in enumerate(self.cells)}
+        numbered = {f"cells[{place}]" if place else "": cell for place, cell in enumerate(cells)}
         self.numerics = Numerics({**numbered, **dict(self.cells_by_name())})
         self.shared_memory = SharedMemory(self.parameters, self.tensors_by_name)
+        self.first_world: int | None = None  # number of ranks that the run began with; None for that of this job
+        self.ended: str | None = None  # why training ended for good
+        self.prepared = False  # data and switches, by a start
+        self.cycle_start: CycleStart | None = None
+        self.began_with: dict[str, dict[str, str]] = {}  # digests by object and place; "" for the parameters
+        self.arrays: Mapping[str, str] = {}  # ``callbacks``: the classes that the run began with
+        self.is_compiled = False  # the loop reaches a compiled function, which may train
+
+    def steady_optimizers(self) -> list[nn.Cell]:
+        """Return the steady optimizers whose parameters no train cell given by name updates, as that is not fenced."""
+        others = [value.optimizer for value in self.given.values() if isinstance(value, AccumulationTrainCell)]
+        written = {id(parameter) for optimizer in others for parameter in optimizer.get_parameters()}
+        steady = self.counting.steady_optimizers()
+        return [cell for cell in steady if written.isdisjoint(map(id, cell.get_parameters()))]
 
     def tensors_by_name(self) -> dict[str, ms.Tensor]:
         """Return the parameters and buffers of the objects given by name, by name and place."""
@@ -133,16 +187,6 @@ class Sources:
     def refuse_detached(self) -> None:
         for memory in self.detached:
             memory.refuse()
-
-    def bind_resumed(self) -> None:
-        """Record the memory that an uninterrupted run has here; a loop that tells no beginning may still set rates."""
-        for memory in self.detached if self.by_model() or self.batches is not None else ():
-            memory.bind_resumed()
-
-    def bind(self, updates: int) -> None:
-        """Record the memory that the optimizers are bound to, if this process has just made its first update."""
-        for memory in self.detached:
-            memory.bind(updates)
 
     def switches(self) -> list[Switches]:
         return [*self._switches.values(), *(named_cell.switches for named_cell in self.named_cells.values())]
@@ -264,40 +308,22 @@ class Sources:
         if self.batches is not None or (resumes and not self.by_model()):
             left_out = self.parameters.rates() if self.batches is None else ()
             digests = self.parameters.as_read if resumes else self.parameters.digests_in_place()
-            self.began_with = {("", name): digest for name, digest in digests.items() if name not in left_out}
+            self.began_with[""] = {name: digest for name, digest in digests.items() if name not in left_out}
         for given, held in self.stateful.items() if resumes and self.batches is not None else ():
             if isinstance(self.given[given], NamedAttributes) or not isinstance(held, ParameterHolder | OtherCallbacks):
                 before, after = (digests_by_place(state_of(held)) for _ in range(2))
-                steady = {place: digest for place, digest in before.items() if digest == after.get(place)}
-                self.began_with |= {(given, place): digest for place, digest in steady.items()}
+                self.began_with[given] = dict(before.items() & after.items())
 
     def changed_since(self) -> list[str]:
         """Return the names of what the script has changed since it was remembered; forgets it."""
-        digests = self.parameters.digests_in_place() if self.began_with else {}
-        now = {("", name): digest for name, digest in digests.items()}
+        began_with, self.began_with = self.began_with, {}
+        parameters = began_with.pop("", {})
+        changed = differing(parameters, self.parameters.digests_in_place()) if parameters else []
         draws = self.position.own_draws if self.position is not None else ()
-        for given in dict.fromkeys(given for given, _ in self.began_with if given):
-            states = digests_by_place(state_of(self.stateful[given], keep=draws))
-            now |= {(given, place): digest for place, digest in states.items()}
-        changed = {
-            given or name for (given, name), digest in self.began_with.items() if now.get((given, name)) != digest
-        }
-        self.began_with = {}
+        for given, before in began_with.items():
+            if differing(before, digests_by_place(state_of(self.stateful[given], keep=draws))):
+                changed.append(given)
         return sorted(changed)
-
-
-def check_rewindable(cell: nn.Cell) -> None:
-    """Raise ResumeError if a cycle of ``cell`` is known not to begin again exactly; names some of its cells."""
-    if not isinstance(cell, AccumulationTrainCell):
-        raise ResumeError(
-            f'Saving(mid_cycle="rewind") needs an AccumulationTrainCell, which knows where a cycle begins; this is '
-            f'a {type(cell).__name__}. Use "exact"'
-        )
-    # MindSpore's classes share no public base class.
-    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, Dropout)
-    keeping = [f"{name} ({type(inner).__name__})" for name, inner in cell.cells_and_names() if isinstance(inner, kinds)]
-    if keeping:
-        raise ResumeError(f"{some(keeping)} keeps state of every micro-batch. {_WHY}.")
 
 
 def captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]) -> Capture:
@@ -332,12 +358,32 @@ def decoded(contents: Contents) -> dict[str, Any]:
     return state
 
 
+def _refuse_uncounted(cells: Sequence[nn.Cell], named: Mapping[str, object]) -> None:
+    """Raise ValueError unless at most one `AccumulationTrainCell` counts for the training and all others have a name.
+
+    The first one among ``cells`` counts.
+    """
+    first = next((cell for cell in cells if isinstance(cell, AccumulationTrainCell)), None)
+    inside = [inner for cell in cells for _, inner in cell.cells_and_names()]
+    given = {id(value) for value in (first, *named.values())}
+    lost = [cell for cell in inside if isinstance(cell, AccumulationTrainCell) and id(cell) not in given]
+    if lost:
+        counting = [
+            f"the AccumulationTrainCell of {type(cell.network).__name__} ({cell.optimizer.parameters[0].name}, ...)"
+            for cell in ([first] if first is not None else []) + lost
+        ]
+        first_words = "the one that is called once per batch" if first is not None else "the cell around it"
+        raise ValueError(
+            f"each of these counts its own cycles: {' and '.join(counting)}. Give {first_words} first, alone, and "
+            "every other one by a name of its own: StateManager(CELL, dataset, NAME=OTHER_CELL), or "
+            'CheckpointCallback(stateful={"NAME": OTHER_CELL})'
+        )
+
+
 def _shown_in(state: Any) -> Iterator[Array]:
     """Yield the arrays in a state that have no memory of their own."""
-    if isinstance(state, Mapping):
-        state = list(state.values())
-    if isinstance(state, (list, tuple)):
-        for part in state:
+    if isinstance(state, (Mapping, list, tuple)):
+        for part in state.values() if isinstance(state, Mapping) else state:
             yield from _shown_in(part)
     elif isinstance(state, np.ndarray) and state.base is not None and state.size:
         yield state

@@ -30,12 +30,10 @@ from ckptkit.core.text import listed, some
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.data.pipeline import has_own_data
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.data.resumable import Position
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
-from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import restore_rng, seed_operators, words_drawn_unseeded
-from ckptkit.mindspore.state.digest import digests_by_place
+from ckptkit.mindspore.state.digest import differing, digests_by_place
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Stateful, state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -86,8 +84,7 @@ class Start:
         if IMPORTED in contents.state:
             self._begin_with_weights(contents)
             return
-        sources, stored = self._sources, contents
-        state = decoded(contents)
+        sources, stored, state = self._sources, contents, decoded(contents)
         contents = self._in_this_world(contents, state, world)
         seen = self._leaves()
         worlds = Worlds(contents.world_size, world.size, state["train"]["first_world"])
@@ -120,8 +117,9 @@ class Start:
         sources.load_switches(state["train"]["switches"], progress.batches_delivered)
         clear_half_restored(sources.every_cell())
         self._examination.load(None if is_folded else state["observed"])
-        if is_folded and state["observed"]:
-            self._examination.judge_doubt(_not_put_back(state["observed"], worlds))
+        if is_folded and state["observed"] and (paths := [path for path, *_ in state["observed"]["slots"]]):
+            ranks = f"kept by each of {worlds.before} ranks, and not put back in {worlds.now}"
+            self._examination.judge_doubt(f"{some(paths)}: {ranks}. Set it from what restore() returns")
         self._keep_rates(state["train"]["rates"])
         self._rng = state["rng"]
         restore_rng(self._rng)
@@ -151,16 +149,18 @@ class Start:
             )
         self._refuse_used(f"{contents.checkpoint} holds imported weights only, to begin with", contents.root)
         leaves, wanted = self._leaves(), sources.parameters.importable(contents)
-        _check_weights(contents, leaves, wanted)
+        imported: Any = contents.state[IMPORTED]
+        file = imported.get("file", "a file")
+        _check_weights(contents, file, leaves, wanted)
         self._judge_beginning()
         sources.cycle_start = None
         sources.counting.fence()
         mark_half_restored(sources.every_cell(), contents.checkpoint)
-        if sources.shared_memory.part(partial(_are_unlike, contents, leaves)):
+        if sources.shared_memory.part(partial(_differ, contents, leaves)):
             leaves = self._leaves()
         sources.parameters.read_weights_from(contents, leaves)
         clear_half_restored(sources.every_cell())
-        _tell_what_is_fresh(contents, leaves, wanted)
+        _tell_what_is_fresh(contents, file, leaves, wanted)
         self._prepare(contents.root)
 
     def undo_changes(self) -> None:
@@ -198,7 +198,7 @@ class Start:
         """Raise ResumeError if a cell was called, or parameters changed since this process began ``root``'s run."""
         sources = self._sources
         others = (named_cell.cell.counters.micro_steps for named_cell in sources.named_cells.values())
-        called = max(sources.progress().batches_delivered, *others, 0)
+        called = max(sources.progress().batches_delivered, 0, *others)
         if called:
             raise ResumeError(
                 f"{why}, but the train cell was called {called} times already. "
@@ -207,7 +207,7 @@ class Start:
         marks = {name: vars(tensor).get(_BEGUN) for name, tensor in sources.parameters.tensors().items()}
         begun = {name: mark[1] for name, mark in marks.items() if mark is not None and mark[0] == root}
         digests = sources.parameters.digests() if begun else {}
-        changed = sorted(name for name, digest in begun.items() if digests.get(name) != digest)
+        changed = differing(begun, digests)
         if changed:
             raise ResumeError(
                 f"{root} holds no checkpoint of what this process trained there before, and {some(changed)} "
@@ -266,11 +266,25 @@ class Start:
     def _compare(self, contents: Contents, state: Mapping[str, Any], seen: Mapping[str, Leaf], worlds: Worlds) -> None:
         sources = self._sources
         _check_leaves(contents, sources.parameters.stored(seen, at_boundary=contents.progress.at_boundary))
-        _check_stateful(sources.stateful.keys(), state["user"].keys())
+        given, stored = sources.stateful.keys(), state["user"].keys()
+        missing, extra = sorted(given - stored), sorted(stored - given)
+        if missing or extra:
+            raise StateMismatchError(
+                "the stateful objects differ. Nothing was changed. "
+                f"Given now but not in the checkpoint: {missing or 'none'}; in the checkpoint but not given: "
+                f"{extra or 'none'}. Give the same ones as before, or start under another root."
+            )
         for name, held in sources.stateful.items():
             if isinstance(held, (ParameterHolder, GeneratorHolder)):
                 held.check(state["user"][name])
-        _check_data(contents, sources.position, state["data"])
+        position, data = sources.position, state["data"]
+        if (position is None) != (data is None):
+            raise ResumeError(
+                f"{contents.checkpoint} was taken {'without' if data is None else 'with'} a dataset, and this training "
+                f"is {'without' if position is None else 'with'} one: StateManager must get it both times, or never"
+            )
+        if position is not None:
+            position.check(data)
         recorded, mine = state["train"]["mode"], mode_in_force()
         if recorded not in (None, mine):
             raise ResumeError(
@@ -295,7 +309,17 @@ class Start:
 
         def begin() -> Callable[[], None]:
             before()
-            return partial(_demote_changed, parameters, parameters.steady_digests())
+            return partial(compare, parameters.steady_digests())
+
+        def compare(steady: Mapping[str, str]) -> None:
+            changed = differing(steady, parameters.steady_digests())
+            if changed:
+                _log.warning(
+                    "the forward pass changes %s, which only an update should: each save copies them at once. If this "
+                    "is not intended, remove them from the optimizer, or from frozen=",
+                    some(changed),
+                )
+                parameters.demote(changed)
 
         if isinstance(sources.cell, AccumulationTrainCell):
             sources.cell.watch(begin)
@@ -319,18 +343,23 @@ class Start:
             (holders if isinstance(held, (ParameterHolder, OtherCallbacks)) else others)[name] = held
         for name, held in holders.items():  # compared already, or restored later
             held.load_state_dict(states[name])
-        before = {**self._digests_by_name(), **sources.parameters.as_read} if others else {}
+
+        def digests_by_name() -> dict[str, str]:
+            by_name = sources.tensors_by_name() if can_be_live() else {}
+            return {name: digest_of_bits(bits_of(tensor.asnumpy())) for name, tensor in by_name.items()}
+
+        before = {**digests_by_name(), **sources.parameters.as_read} if others else {}
         for name, held in others.items():
             give(name, held)
-        now = {**self._digests_by_name(), **sources.parameters.digests_in_place()} if before else {}
-        written = {name for name, digest in before.items() if now.get(name) != digest}
+        if not before:
+            return
+        written = differing(before, {**digests_by_name(), **sources.parameters.digests_in_place()})
         if written:
             sources.shared_memory.renew(written)
             sources.shared_memory.restore(self._shared)
             sources.parameters.read_again_from(contents)
             for name, held in holders.items():
-                if any(path.startswith(f"{name}/") for path in written):
-                    held.load_state_dict(states[name])
+                held.load_state_dict(states[name])
 
     def _give(self, states: Mapping[str, Any], name: str, stateful: Stateful) -> None:
         """Call ``load_state_dict``, and report what was not taken; ResumeError if nothing was."""
@@ -353,11 +382,6 @@ class Start:
             f"{some(lost)}. This is correct if the object loads it later, or should keep the values of this process"
         )
 
-    def _digests_by_name(self) -> dict[str, str]:
-        """Return `CellParameters.digests_in_place` of the objects given by name."""
-        named = self._sources.tensors_by_name() if can_be_live() else {}
-        return {name: digest_of_bits(bits_of(tensor.asnumpy())) for name, tensor in named.items()}
-
     def _keep_rates(self, begun_with: Mapping[str, str] | None) -> None:
         """Keep the rates that the run began with; warn if the script gives others, which the restored ones replace."""
         if begun_with is None:
@@ -375,80 +399,41 @@ class Start:
             )
 
 
-def _difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
-    """Return how a stored tensor differs from the leaf of that name, or None."""
-    placement = leaf.spec.placement
-    shape = placement.global_shape if isinstance(placement, Box) else leaf.shape
-    if (leaf.dtype, shape) == (stored.dtype, stored.shape):
-        return None
-    return (
-        f"{name}: the checkpoint has {stored.dtype} {list(stored.shape)}, this training has {leaf.dtype} {list(shape)}"
-    )
+def _problems(
+    wanted: Mapping[str, Leaf], stored: Mapping[str, TensorInfo], not_stored: str, not_wanted: str
+) -> list[tuple[bool, int, str, str]]:
+    """Return how what is stored differs from what is wanted: a line and a name each, weights first.
 
-
-def _demote_changed(parameters: CellParameters, before: dict[str, str]) -> None:
-    after = parameters.steady_digests()
-    changed = sorted(name for name, digest in before.items() if after[name] != digest)
-    if changed:
-        _log.warning(
-            "the forward pass changes %s, which only an update should: each save copies them at once. If this is "
-            "not intended, remove them from the optimizer, or from frozen=",
-            some(changed),
-        )
-        parameters.demote(changed)
+    The others' order is by place, so that the old and the new name of a renamed parameter are adjacent.
+    """
+    problems: list[tuple[bool, int, str, str]] = []
+    for place, name in enumerate(sorted(wanted.keys() - stored.keys())):
+        problems.append((wanted[name].role != "weights", place, f"{not_stored}: {name}", name))
+    for place, name in enumerate(sorted(stored.keys() - wanted.keys())):
+        problems.append((stored[name].role != "weights", place, f"{not_wanted}: {name}", name))
+    for name in wanted.keys() & stored.keys():
+        leaf, info = wanted[name], stored[name]
+        placement = leaf.spec.placement
+        shape = placement.global_shape if isinstance(placement, Box) else leaf.shape
+        if (leaf.dtype, shape) != (info.dtype, info.shape):
+            here = f"this training has {leaf.dtype} {list(shape)}"
+            line = f"{name}: the checkpoint has {info.dtype} {list(info.shape)}, {here}"
+            problems.append((leaf.role != "weights", -1, line, name))
+    return sorted(problems)
 
 
 def _check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
     """Raise StateMismatchError, naming the first leaves, unless the checkpoint holds exactly ``expected``."""
     stored = {name: info for name, info in contents.entries.items() if info.role != "state"}
-    # Sorted by role (weights first) and place, so that the old and new name of a renamed parameter are adjacent.
-    problems: list[tuple[bool, int, str, str]] = []
-    for place, name in enumerate(sorted(expected.keys() - stored.keys())):
-        problems.append((expected[name].role != "weights", place, f"missing in the checkpoint: {name}", name))
-    for place, name in enumerate(sorted(stored.keys() - expected.keys())):
-        problems.append((stored[name].role != "weights", place, f"not in this training: {name}", name))
-    for name in sorted(expected.keys() & stored.keys()):
-        problem = _difference(name, expected[name], stored[name])
-        if problem is not None:
-            problems.append((expected[name].role != "weights", -1, problem, name))
+    problems = _problems(expected, stored, "missing in the checkpoint", "not in this training")
     if problems:
-        problems.sort()
         rates = all(name.rpartition(".")[2].startswith("learning_rate") for *_, name in problems)
         advice = _RATES if rates else _OPTIMIZER if problems[0][0] else _NETWORK
         raise StateMismatchError(
             f"the checkpoint {contents.checkpoint} does not fit this training: {len(problems)} of its tensors differ. "
             f"Nothing was changed. {advice}, or start under another root, such as "
-            f'CheckpointCallback("NEW_ROOT"):{listed([text for *_, text, _ in problems])}'
+            f'CheckpointCallback("NEW_ROOT"):{listed([line for *_, line, _ in problems])}'
         )
-
-
-def _check_stateful(given: Collection[str], stored: Collection[str]) -> None:
-    missing, extra = sorted(set(given) - set(stored)), sorted(set(stored) - set(given))
-    if missing or extra:
-        raise StateMismatchError(
-            "the stateful objects differ. Nothing was changed. "
-            f"Given now but not in the checkpoint: {missing or 'none'}; in the checkpoint but not given: "
-            f"{extra or 'none'}. Give the same ones as before, or start under another root."
-        )
-
-
-def _check_data(contents: Contents, position: Position | None, recorded: Mapping[str, Any] | None) -> None:
-    if (position is None) != (recorded is None):
-        raise ResumeError(
-            f"{contents.checkpoint} was taken {'without' if recorded is None else 'with'} a dataset, and this training "
-            f"is {'without' if position is None else 'with'} one: StateManager must get it both times, or never"
-        )
-    if position is not None and recorded is not None:
-        position.check(recorded)
-
-
-def _not_put_back(observed: Mapping[str, Any], worlds: Worlds) -> str | None:
-    """Return what each rank kept of its own, which no rank of another number can go on from."""
-    paths = [path for path, *_ in observed["slots"]]
-    if not paths:
-        return None
-    ranks = f"kept by each of {worlds.before} ranks, and not put back in {worlds.now}"
-    return f"{some(paths)}: {ranks}. Set it from what restore() returns"
 
 
 def _tell_what_was_folded(before: Contents, after: Contents, worlds: Worlds, rank: int, *, positioned: bool) -> None:
@@ -492,44 +477,35 @@ def _numbers(state: Any) -> int:
     return int(state.size) if isinstance(state, (np.ndarray, ms.Tensor)) else 1
 
 
-def _are_unlike(contents: Contents, leaves: Collection[str], names: Collection[str]) -> bool:
+def _differ(contents: Contents, leaves: Collection[str], names: Collection[str]) -> bool:
     """Return whether some of ``names`` that are ``leaves`` of the cells are to have other bits than the rest."""
     own = [name for name in names if name in leaves]  # a file of weights has nothing for objects given by name
     return len({contents.peek(name).tobytes() if name in contents.entries else None for name in own}) > 1
 
 
-def _check_weights(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
+def _check_weights(contents: Contents, file: str, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
     """Raise StateMismatchError, naming the first leaves, unless the checkpoint gives exactly what is ``wanted``.
 
     These are the weights among ``leaves``; stored values of the others are ignored.
     """
-    imported = contents.entries.keys()
-    problems = [f"not imported, but in this training: {name}" for name in sorted(set(wanted) - imported)]
-    problems += [f"imported, but not in this training: {name}" for name in sorted(imported - leaves.keys())]
-    differences = (_difference(name, leaves[name], contents.entries[name]) for name in sorted(imported & set(wanted)))
-    problems += filter(None, differences)
+    stored = {name: info for name, info in contents.entries.items() if name in wanted or name not in leaves}
+    words = "not imported, but in this training", "imported, but not in this training"
+    problems = _problems({name: leaves[name] for name in wanted}, stored, *words)
     if problems:
         raise StateMismatchError(
-            f"the weights of {contents.checkpoint}, imported from {_file_of(contents)}, do not fit this "
+            f"the weights of {contents.checkpoint}, imported from {file}, do not fit this "
             "training. Nothing was changed. Import them once more into another root, with --rename OLD=NEW for "
-            f"names that differ and --drop NAME for names to leave out:{listed(problems)}"
+            f"names that differ and --drop NAME for names to leave out:{listed([line for *_, line, _ in problems])}"
         )
 
 
-def _tell_what_is_fresh(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
+def _tell_what_is_fresh(contents: Contents, file: str, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
     taken = contents.entries.keys() & set(wanted)
-    _log.info(
-        "beginning with the weights of %s, imported from %s: %d parameters. Not in it, and begun afresh: %s",
-        *(contents.checkpoint, _file_of(contents), len(taken), ", ".join(NOT_IMPORTED)),
-    )
     as_built = sorted(name for name in leaves.keys() - set(wanted) if leaves[name].role == "weights")
-    if as_built:
-        _log.info("in this training, but not imported; they keep their initial values: %s", some(as_built))
     ignored = sorted((contents.entries.keys() & leaves.keys()) - taken)
-    if ignored:
-        _log.info("imported, but not weights of this training, and ignored: %s", some(ignored))
-
-
-def _file_of(contents: Contents) -> str:
-    record = contents.state[IMPORTED]
-    return str(record["file"]) if isinstance(record, dict) and "file" in record else "a file"
+    _log.info(
+        "beginning with the weights of %s, imported from %s: %d parameters. Not in it, and begun afresh: %s%s%s",
+        *(contents.checkpoint, file, len(taken), ", ".join((*NOT_IMPORTED, *as_built))),
+        "; imported, but not weights of this training, and ignored: " if ignored else "",
+        some(ignored),
+    )

@@ -22,7 +22,6 @@ from support.training import (
 
 import ckptkit as ck
 from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.state.holders import steady_beside
 from ckptkit.mindspore.state.manager import StateManager, Training
 from ckptkit.mindspore.train.cell import CycleCounters, refuse_half_restored
 from ckptkit.mindspore.train.counting import BoostCycle, CycleAdapter
@@ -330,8 +329,8 @@ def test_refusal_of_several_cells_gives_working_advice(tmp_path):
 def test_weights_that_another_cell_updates_are_unsteady():
     first, other = pair()
     shared = ck.AccumulationTrainCell(first.network, nn.SGD(first.network.out.trainable_params()), 2)
-    assert steady_beside([first.optimizer], [other]) == [first.optimizer]
-    assert steady_beside([first.optimizer], [other, shared]) == []
+    for others, steady in (({"other": other}, [first.optimizer]), ({"other": other, "shared": shared}, [])):
+        assert ck.StateManager(first, **others)._sources.steady_optimizers() == steady
 
 
 def test_second_cell_that_differs_is_refused_unchanged():
