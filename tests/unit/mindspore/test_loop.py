@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import signal
@@ -159,14 +160,32 @@ def saved(root):
 PLACES = [(step // 4, step % 4, step) for step in range(8)]
 
 
-def test_places_continue_in_the_middle_of_an_epoch(tmp_path):
+class Stream:
+    """Three batches of a length that nobody knows."""
+
+    def __iter__(self):
+        yield from [(ms.Tensor(np.ones((2, 4), np.float32)), ms.Tensor(np.ones((2, 1), np.float32)))] * 3
+
+
+def test_places_continue_in_the_middle_of_an_epoch(tmp_path, caplog):
+    """The body that was left by an error counts as not trained, even if it asked for a save; the error passes."""
     whole = trained(tmp_path / "whole")
     assert whole[1:] == (PLACES, 0)
-    _, before, _ = trained(tmp_path / "cut", lambda run: run.step == 6)
-    state, after, begun = trained(tmp_path / "cut")
-    assert before == PLACES[:7]
-    assert (after, begun) == (PLACES, 6)  # the body that was left counts as not trained
-    assert state == whole[0]
+    error, runs = ValueError("of the body"), []
+
+    def fail(run):
+        runs[:] = [run]
+        if run.step in (4, 6):
+            run.save()
+        if run.step == 6:
+            raise error
+
+    with pytest.raises(ValueError, match="of the body") as raised:
+        trained(tmp_path / "cut", fail, every=100)
+    assert raised.value is error
+    runs[0].close()
+    assert saved(tmp_path / "cut") == [5]
+    assert trained(tmp_path / "cut") == (*whole[:2], 5)
 
 
 def test_complete_training_is_started_again_without_a_batch(tmp_path, caplog, monkeypatch):
@@ -184,105 +203,56 @@ def test_complete_training_is_started_again_without_a_batch(tmp_path, caplog, mo
 
 
 def test_stop_is_stored_with_its_reason(tmp_path, caplog):
+    """And metrics with the epoch that logged them."""
     caplog.set_level(logging.INFO)
-    state, places, _ = trained(tmp_path, lambda run: run.step == 2 and run.stop("it is good enough"), every=100)
-    assert places == PLACES[:3]  # the body that calls it is the last one
-    assert "training ended after 3 batches (it is good enough)" in caplog.text
-    assert saved(tmp_path) == [3]
-    assert trained(tmp_path, epochs=9) == (state, PLACES[:3], 3)
-    assert "training is complete (it is good enough); nothing to do" in caplog.text
 
-
-def test_save_of_the_body_is_taken_when_it_ends(tmp_path):
-    trained(tmp_path, lambda run: run.step == 4 and run.save(), every=100)
-    assert saved(tmp_path) == [5, 8]
-
-
-def test_ranked_metric_is_saved_with_its_epoch(tmp_path):
     def score(run):
         run.log(loss=run.step)
         if run.epoch_ends:
             run.log(accuracy=10.0 - run.epoch)
+        if run.step == 9:
+            run.stop("it is good enough")
 
-    trained(tmp_path, score, epochs=3, every=100, keep=ck.KeepBest(1, "accuracy", "max"))
+    keep = ck.KeepBest(1, "accuracy", "max")
+    state, places, _ = trained(tmp_path, score, epochs=9, every=100, keep=keep)
+    assert places[-1] == (2, 1, 9)  # the body that calls it is the last one
+    assert "training ended after 10 batches (it is good enough)" in caplog.text
     found = {info.progress.batches_delivered: info.metrics for info in ck.CheckpointManager(tmp_path).checkpoints()}
     assert found[4] == {"loss": 3.0, "accuracy": 10.0}
-    assert found[12] == {"loss": 11.0, "accuracy": 8.0}
+    assert max(found) == 10
+    assert trained(tmp_path, epochs=9) == (state, places, 10)
+    assert "training is complete (it is good enough); nothing to do" in caplog.text
 
 
-def test_break_makes_no_final_save_and_says_so(tmp_path, caplog):
-    before = signal.getsignal(signal.SIGTERM)
-    training = Training()
-    run = training.loop(tmp_path, every=4)
-    for x, y in run:
-        assert signal.getsignal(signal.SIGTERM) is not before
-        training.step(x, y)
-        if run.step == 5:
-            break
-    assert signal.getsignal(signal.SIGTERM) is before
-    run.close()
-    assert saved(tmp_path) == [4]
-    assert f"{LEFT} 6" in caplog.text
-    assert "run.stop(reason)" in caplog.text
+def test_stream_ends_where_it_ends(tmp_path):
+    """A start that has no batch left is told as complete; the end of an epoch is not known."""
 
-
-def test_start_that_finds_no_batch_left_is_told_as_complete(tmp_path):
-    class Stream:
-        def __iter__(self):
-            yield from [(ms.Tensor(np.ones((2, 4), np.float32)), ms.Tensor(np.ones((2, 1), np.float32)))] * 3
-
-    found = [trained(tmp_path, data=Stream())[1] for _ in range(2)]
-    assert list(map(len, found)) == [6, 0]
-    storage = LocalStorage(tmp_path)
-    files = read_events(storage, Documents(storage))
-    events = [event for segment in files.segments for event in segment.events]
-    assert [event.how for event in events if isinstance(event, Ended)] == ["finished", "complete"]
-
-
-def test_end_of_an_epoch_of_unknown_length_is_refused(tmp_path):
-    class Stream:
-        def __iter__(self):
-            yield from [(ms.Tensor(np.ones((2, 4), np.float32)), ms.Tensor(np.ones((2, 1), np.float32)))] * 3
-
-    run = Training().loop(tmp_path, data=Stream())
-    for _ in run:
+    def ask(run):
         with pytest.raises(ResumeError, match="__len__"):
             assert run.epoch_ends
 
-
-def test_preempted_loop_saves_and_raises(tmp_path):
-    asked = []
-    preemption = ck.Preemption(when=lambda: bool(asked))
-    with pytest.raises(Preempted):
-        trained(tmp_path, lambda run: run.step == 2 and asked.append(1), every=100, preemption=preemption)
-    (batches,) = saved(tmp_path)
-    assert trained(tmp_path) == (*trained(tmp_path / "whole")[:2], batches)
+    found = [trained(tmp_path, ask, data=Stream())[1] for _ in range(2)]
+    assert list(map(len, found)) == [6, 0]
+    storage = LocalStorage(tmp_path)
+    events = [event for segment in read_events(storage, Documents(storage)).segments for event in segment.events]
+    assert [event.how for event in events if isinstance(event, Ended)] == ["finished", "complete"]
 
 
-def test_preempted_loop_returns_if_asked_to(tmp_path):
-    training, asked = Training(), []
-    options = {"every": 100, "preemption": ck.Preemption(then="return", when=lambda: bool(asked))}
-    run = training.loop(tmp_path, **options)
-    for x, y in run:
-        training.step(x, y)
-        asked.append(1)
-    assert run.preempted
-    assert saved(tmp_path) == [run.step + 1]
+@pytest.mark.parametrize("then", ["exit", "return"])
+def test_preempted_loop_saves_and_leaves(tmp_path, then):
+    asked, before = [], signal.getsignal(signal.SIGTERM)
 
+    def ask(run):
+        assert signal.getsignal(signal.SIGTERM) is not before
+        if run.step == 2:
+            asked.append(1)
 
-def test_error_in_the_body_passes_unchanged(tmp_path):
-    error, runs = ValueError("of the body"), []
-
-    def fail(run):
-        runs[:] = [run]
-        if run.step == 5:
-            raise error
-
-    with pytest.raises(ValueError, match="of the body") as raised:
-        trained(tmp_path, fail, every=4)
-    assert raised.value is error
-    runs[0].close()
-    assert saved(tmp_path) == [4]
+    preemption = ck.Preemption(then=then, when=lambda: bool(asked))
+    with pytest.raises(Preempted) if then == "exit" else contextlib.nullcontext():
+        trained(tmp_path / "run", ask, every=100, preemption=preemption)
+    assert signal.getsignal(signal.SIGTERM) is before
+    (batches,) = saved(tmp_path / "run")
+    assert trained(tmp_path / "run") == (*trained(tmp_path / "whole")[:2], batches)
 
 
 def test_strict_loop_refuses_at_the_first_save_what_cannot_be_stored(tmp_path):
@@ -301,23 +271,6 @@ def test_strict_loop_refuses_at_the_first_save_what_cannot_be_stored(tmp_path):
     assert len(steps) == 1
 
 
-def test_count_around_the_loop_is_named(tmp_path, caplog):
-    training = Training()
-    for number, (x, y) in enumerate(training.loop(tmp_path)):
-        training.step(x, y + number)
-    assert "enumerate around the batches" in caplog.text
-
-
-def test_dicts_have_the_columns_of_create_dict_iterator(tmp_path):
-    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
-    dataset = ds.NumpySlicesDataset({"b": rows, "a": rows[:, 0]}, shuffle=False).batch(2)
-    expected = [*dataset.create_dict_iterator(num_epochs=1, output_numpy=True)] * 2
-    batches = [*ck.loop(tmp_path, dataset, 2, train=nn.Dense(2, 1), as_dict=True)]
-    assert [[*batch] for batch in batches] == [[*batch] for batch in expected]
-    for batch, columns in zip(batches, expected, strict=True):
-        assert all((batch[name].asnumpy() == column).all() for name, column in columns.items())
-
-
 END = """
 import atexit, sys
 from ckptkit.manager.heartbeat import HEARTBEAT
@@ -330,7 +283,7 @@ ms.set_seed(1)
 network = nn.Dense(1, 1)
 run = ck.loop(sys.argv[1], [ms.Tensor([[1.0]])] * 8, 1, train=network, save=ck.SaveEvery(micro_steps=4),
               saving=ck.Saving(when_busy="wait"))
-for x in run:
+for number, x in enumerate(run):
     network(x)
     if run.step == 5:
         {leaves}
@@ -355,6 +308,7 @@ def test_program_says_at_its_end_how_the_loop_was_left(tmp_path: Path, leaves, a
     assert ended.stdout.splitlines() == phases
     assert ("KeyError: 5" in ended.stderr) == bool(code)
     assert (f"{LEFT} 6" in ended.stderr) == (code == 0)
+    assert "enumerate around the batches" in ended.stderr
     assert "Exception ignored" not in ended.stderr  # the variable holds the loop until modules are gone
     assert how in "".join(path.read_text() for path in (tmp_path / "run/events").iterdir()).replace(" ", "")
     assert saved(tmp_path / "run") == [4]

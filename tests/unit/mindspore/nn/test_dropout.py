@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 
 import mindspore as ms
 import numpy as np
@@ -41,6 +40,11 @@ def masks(dropout, calls, x=ONES):
     return [dropout(ms.Tensor(x)).asnumpy() != 0 for _ in range(calls)]
 
 
+def test_seeds_mean_the_same_mask_in_every_version():
+    """Recorded: a release that drew others would train something else from the same seed."""
+    assert (_key(7, 3), _key(2**40 + 5, 0)) == (-406303585, -640078843)
+
+
 @both_modes
 def test_masks_are_the_documented_function_in_both_modes(mode):
     begin_process(mode=mode)
@@ -59,55 +63,24 @@ def test_masks_are_the_documented_function_in_both_modes(mode):
     np.testing.assert_allclose(value.asnumpy(), kept.sum() * 3 / 0.7, rtol=1e-4)
 
 
-def test_rate_is_kept():
-    for p in (0.01, 0.5, 0.9):
-        drawn = np.concatenate([one.reshape(-1) for one in masks(Dropout(p, layer=1), 20, np.ones((100, 100), "f4"))])
-        deviation = abs(drawn.mean() - (1 - p))
-        assert deviation < 5 * np.sqrt(p * (1 - p) / drawn.size), p
-
-
-def correlation(one, other):
-    return abs(np.corrcoef(one.reshape(-1).astype(float), other.reshape(-1).astype(float))[0, 1])
-
-
-def test_elements_steps_and_layers_are_independent():
-    drawn = masks(Dropout(0.5, layer=1), 30, np.ones(10_000, np.float32))
-    bound = 5 / np.sqrt(10_000)
-    assert max(correlation(drawn[0], other) for other in drawn[1:]) < bound
-    assert max(correlation(one, other) for one, other in itertools.pairwise(drawn)) < bound
-    for lag in (1, 2, 3, 16, 64, 4096):
-        assert correlation(drawn[0][:-lag], drawn[0][lag:]) < bound * 2
-        assert correlation(drawn[0][:-lag], drawn[1][lag:]) < bound * 2
-    for layer, seed in ((2, 0), (1, 1)):
-        (other,) = masks(Dropout(0.5, seed, layer=layer), 1, np.ones(10_000, np.float32))
-        assert correlation(drawn[0], other) < bound
-
-
 def test_layers_and_deep_copies_draw_different_masks():
     layers = [*nn.CellList([Dropout(0.5), Dropout(0.5)])]
     layers.append(copy.deepcopy(layers[0]))
     assert layers[2].key.name == layers[0].key.name, "by which it is stored"
-    (one,), (other,), (copied,) = (masks(layer, 1) for layer in layers)
-    assert not np.array_equal(one, other)
-    assert not np.array_equal(one, copied)
-    assert not np.array_equal(other, copied)
+    drawn = [masks(layer, 1)[0].tobytes() for layer in layers]
+    assert len({*drawn}) == 3
 
 
 def test_nothing_happens_in_evaluation_or_with_p_zero():
-    dropout, never = Dropout(0.5), Dropout(0)
-    never.set_train()
-    dropout.set_train(False)
+    dropout, never = Dropout(0.5).set_train(False), Dropout(0).set_train()
     for layer in (dropout, never):
         assert np.array_equal(layer(ms.Tensor(ONES)).asnumpy(), ONES)
         assert int(layer.step.asnumpy()) == 0
 
 
 def test_values_and_dtype_are_those_of_dropout():
-    dropout = Dropout(0.75)
-    dropout.set_train()
-    got = dropout(ms.Tensor(ONES.astype(np.float16)))
-    assert got.dtype == ms.float16
-    assert set(np.unique(got.asnumpy())) == {0, 4}
+    got = Dropout(0.75).set_train()(ms.Tensor(ONES.astype(np.float16)))
+    assert (got.dtype, set(np.unique(got.asnumpy()))) == (ms.float16, {0, 4})
 
 
 def test_other_probabilities_and_seeds_are_refused():
@@ -129,20 +102,18 @@ class Dropping(Mlp):
 
 
 def test_masks_go_on_whatever_was_made_before(root):
-    cell = ck.AccumulationTrainCell(network := Dropping(), nn.Momentum(network.trainable_params(), 0.1, 0.9), 3)
-    masks(network.drop, 2)
-    state = ck.StateManager(cell)
+    def build():
+        network = Dropping()
+        cell = ck.AccumulationTrainCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), 3)
+        return network.drop, ck.StateManager(cell)
+
+    given, state = build()
+    masks(given, 2)
     with ck.CheckpointManager(root) as manager:
         manager.restore(state)
         manager.save(state)
     Dropout(0.5)  # a layer more than the first process had made
-    again = ck.AccumulationTrainCell(network := Dropping(), nn.Momentum(network.trainable_params(), 0.1, 0.9), 3)
-    assert int(network.drop.key.asnumpy()) != int(cell.network.drop.key.asnumpy())
-    ck.CheckpointManager(root).restore(ck.StateManager(again))
-    for one, other in zip(masks(cell.network.drop, 3), masks(network.drop, 3), strict=True):
-        assert np.array_equal(one, other)
-
-
-def test_seeds_mean_the_same_mask_in_every_version():
-    """Recorded: a release that drew others would train something else from the same seed."""
-    assert (_key(7, 3), _key(2**40 + 5, 0)) == (-406303585, -640078843)
+    fresh, again = build()
+    assert int(fresh.key.asnumpy()) != int(given.key.asnumpy())
+    ck.CheckpointManager(root).restore(again)
+    assert np.array_equal(masks(given, 3), masks(fresh, 3))

@@ -13,8 +13,7 @@ import pytest
 from mindspore import amp, nn
 from mindspore.common.initializer import One
 from mindspore.experimental import optim
-from support.options import grouped
-from support.training import Mlp, accumulation_cell, adam, begin_process, pipeline, tensors
+from support.training import Mlp, accumulation_cell, adam, begin_process, tensors
 
 import ckptkit as ck
 from ckptkit.mindspore.state.holders import ParameterHolder, stateful_of
@@ -66,7 +65,7 @@ def test_parameters_of_objects_are_restored_in_place(root):
     assert (tensors(other), other.calls) == (tensors(average), 5)
 
 
-def test_scheduler_state_is_counter_and_rates(root):
+def test_scheduler_goes_on_with_its_counter_and_rates(root):
     def build():
         net = Mlp()
         optimizer = optim.Adam(net.trainable_params(), 0.1)
@@ -83,14 +82,8 @@ def test_scheduler_state_is_counter_and_rates(root):
         scheduler.step()
         resumed.step()
         assert again.lrs[0].asnumpy() == optimizer.lrs[0].asnumpy()
-    assert stateful_of("s", scheduler).state_dict().keys() == {
-        "_schedulers/0/_last_lr/0",
-        "_schedulers/0/last_epoch",
-        "_schedulers/1/_last_lr/0",
-        "_schedulers/1/last_epoch",
-        "last_epoch",
-        "_last_lr/0",
-    }
+    inner = {f"_schedulers/{at}/{name}" for at in (0, 1) for name in ("_last_lr/0", "last_epoch")}
+    assert stateful_of("s", scheduler).state_dict().keys() == {*inner, "last_epoch", "_last_lr/0"}
     leaves = state.capture().leaves
     roles = {leaf.name: leaf.role for leaf in leaves}
     assert len(roles) == len(leaves), "weights that network and optimizer share count once"
@@ -166,14 +159,10 @@ def test_own_state_methods_precede_parameter_holder():
     """The state methods that every cell has do not count as its own; objects are not asked for what they lack."""
     assert stateful_of("own", Own()).state_dict() == 1
     both = Both()
-    assert stateful_of("both", both) is both
+    handing = Handing(both)
+    assert (stateful_of("both", both), stateful_of("handing", handing)) == (both, handing)
     assert isinstance(stateful_of("cell", Mlp()), ParameterHolder)
     assert [*stateful_of("config", Config(scale=parameter(1), slots=Slots())).state_dict()] == ["scale"]
-    handing = Handing(both)
-    assert stateful_of("handing", handing) is handing
-
-
-def test_objects_without_state_are_refused():
     for one in (object(), 3, {"a": 1}, ms.Tensor(1.0), Mlp, random.SystemRandom()):
         with pytest.raises(
             TypeError, match=r"thing: a \w+ has no state_dict\(\) and load_state_dict\(\), and no param"
@@ -214,21 +203,16 @@ def average():
 
 
 def test_plain_attributes_come_back_with_the_parameters(root, shown):
-    given = average()
+    given, fresh = average(), average()
     given.update()
     given.update()
     stored(root, ema=given)
-    fresh = average()
     restored(root, ema=fresh)
     assert (fresh.updates, fresh.decay, fresh.inner.level, fresh.late) == (2, 0.99, 1.5, ("made", 2))
     first, by_name, *others = fresh.seen
-    assert [(one.dtype, one.asnumpy().tolist()) for one in (first, *others)] == [
-        (ms.float32, [0, 0]),
-        (ms.float16, [1, 1]),
-        (ms.float16, [2, 2]),
-    ]
-    assert by_name["a"].tolist() == [0, 1, 2]
-    assert float(fresh.by_name["now"]) == 2
+    seen = [(one.dtype, one.asnumpy().tolist()) for one in (first, *others)]
+    assert seen == [(ms.float32, [0, 0]), (ms.float16, [1, 1]), (ms.float16, [2, 2])]
+    assert (by_name["a"].tolist(), float(fresh.by_name["now"])) == ([0, 1, 2], 2)
     assert type(fresh.by_name["all"]) is OrderedDict
     assert [float(one) for one in fresh.by_name["all"][3]] == [1]
     assert "ema continues with updates = 2" in shown()
@@ -309,28 +293,15 @@ def test_values_beside_parameters_and_objects_come_back(root):
         ck.attributes(given, "around")
 
 
-def test_cells_given_by_name_lack_nothing():
-    """What every cell has beside its parameters is no state of it."""
+def test_cells_given_by_name_store_their_parameters_alone():
+    """What every cell has beside them is no state, nor is what MindSpore keeps in one that it has compiled."""
     given = {"average": Mlp(), "norm": nn.BatchNorm1d(3)}
     assert StateManager(accumulation_cell(2), **given, callbacks=OtherCallbacks(), strict=True).findings() == ()
-
-
-class Small(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.weight = parameter(np.ones(2), name="weight")
-
-    def construct(self, x):
-        return x * self.weight
-
-
-def test_calls_in_graph_leave_no_state():
-    """What MindSpore keeps in a cell that it has compiled is of this process."""
     begin_process(mode="graph")
-    cell = Small()
-    cell(ms.Tensor(np.ones(2, np.float32)))
-    assert vars(cell).keys() > vars(Small()).keys()
-    assert [*stateful_of("average", cell).state_dict()] == ["weight"]
+    cell, fresh = nn.Dense(2, 2), nn.Dense(2, 2)
+    cell(ms.Tensor(np.ones((1, 2), np.float32)))
+    assert vars(cell).keys() > vars(fresh).keys()
+    assert {*stateful_of("average", cell).state_dict()} == {"weight", "bias"}
 
 
 class Trainer:
@@ -391,47 +362,27 @@ def test_attributes_of_other_kinds_are_refused():
         state.capture()
 
 
-def replace(network):
-    network.out.bias = parameter(np.ones(3), name="out.bias")
-
-
-def exchange(network):
-    """A parameter that no optimizer keeps: there are as many as before."""
-    network.norm.moving_mean = parameter(np.ones(8), name="norm.moving_mean")
-
-
-def add(network):
-    network.more = nn.Dense(2, 2)
-
-
-def remove(network):
-    del network.norm
-
-
-def show(network):
-    """Another place of a layer stops no save."""
-    network.shown = network.out
-
-
-def test_a_save_refuses_parameters_replaced_in_mid_run(root):
-    for change, name in [
-        (replace, r"out\.bias"),
-        (exchange, r"norm\.moving_mean"),
-        (add, "bias, weight|more"),
-        (remove, r"norm\.moving_mean"),
-        (show, None),
-    ]:
-        cell = accumulation_cell(2)
-        state = StateManager(cell)
-        with ck.CheckpointManager(root / change.__name__) as manager:
-            manager.restore(state)
-            change(cell.network)
-            if name is None:
-                assert manager.save(state).result()
-                continue
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda net: setattr(net.norm, "moving_mean", parameter(np.ones(8), name="norm.moving_mean")), "moving_mean"),
+        (lambda net: setattr(net, "more", nn.Dense(2, 2)), "bias, weight|more"),
+        (lambda net: setattr(net, "shown", net.out), None),
+    ],
+)
+def test_a_save_refuses_parameters_replaced_in_mid_run(root, change, name):
+    """One that no optimizer keeps, too; another place of a layer stops no save."""
+    cell = accumulation_cell(2)
+    state = StateManager(cell)
+    with ck.CheckpointManager(root) as manager:
+        manager.restore(state)
+        change(cell.network)
+        if name is None:
+            manager.save(state).result()
+        else:
             with pytest.raises(ck.ResumeError, match=rf"were replaced or added(?s:.*){name}"):
                 manager.save(state)
-            assert manager.checkpoints() == [], change.__name__
+        assert len(manager.checkpoints()) == (name is None)
 
 
 # Trainings without one train cell
@@ -450,19 +401,15 @@ def test_weights_that_others_may_write_are_not_steady():
     first, beside = nn.Dense(300, 300, has_bias=False), nn.Dense(301, 300)
     beside.update_parameters_name("beside.")
     cell = accumulation_cell(3, network=lambda: Beside(first))
-    other = nn.SGD([first.weight], 0.1)
-    for one in other.get_parameters():
-        if one is not first.weight:
-            one.name = f"other.{one.name}"
+    other = optim.SGD([first.weight], 0.1)
     state = StateManager([beside, cell, other])
     assert state.cell is cell
     lifetimes = {leaf.name: leaf.lifetime for leaf in state.capture().leaves}
-    assert lifetimes[first.weight.name] == "micro"
-    assert lifetimes["beside.weight"] == "micro"
+    assert lifetimes[first.weight.name] == lifetimes["beside.weight"] == "micro"
     assert lifetimes[f"moment1.{first.weight.name}"] == "cycle"
 
 
-def test_names_used_twice_are_refused_with_advice_that_can_be_followed():
+def test_cells_that_make_no_training_are_refused_with_advice():
     with pytest.raises(ck.StateMismatchError, match=r"used twice: hidden\.bias, .*by name"):
         StateManager([Mlp(), Mlp()])
     networks = Mlp(), Mlp()  # as of a GAN: both optimizers count their steps under the same names
@@ -472,9 +419,6 @@ def test_names_used_twice_are_refused_with_advice_that_can_be_followed():
     with pytest.raises(ck.StateMismatchError, match=r"used twice: .*StateManager\(\.\.\., second_optimizer=it\)"):
         StateManager([*networks, first, second])
     StateManager([*networks, first], second_optimizer=second)
-
-
-def test_anything_but_cells_is_refused():
     for wrong in ([], [Mlp(), object()], "cell", None):
         with pytest.raises(TypeError, match=r"train_cell must be an nn\.Cell or a list of them"):
             StateManager(wrong)
@@ -489,18 +433,9 @@ class Dropped(Mlp):
         self.drop = drop or nn.Dropout(p=0.5)
 
 
-def test_findings_are_one_warning_each_and_once(shown):
-    state = StateManager(accumulation_cell(2, network=Dropped), pipeline())
-    assert [one.where for one in state.findings()] == ["network.drop (nn.Dropout)"]
-    state.begin("runs")
-    state.begin("runs")
-    assert shown().count("network.drop (nn.Dropout)") == 1
-    assert "may not be bit-exact" in shown()
-
-
-def test_strict_refuses_start_and_resume_without_changes(root):
-    def dropped(**options):
-        return StateManager(accumulation_cell(2, network=Dropped), **grouped(**options))
+def test_strict_refuses_findings_without_changes_and_else_names_them_once(root, shown):
+    def dropped(drop=None, **options):
+        return StateManager(accumulation_cell(2, network=lambda: Dropped(drop)), **options)
 
     refused = dropped(strict=True)
     for _ in range(2):
@@ -508,22 +443,22 @@ def test_strict_refuses_start_and_resume_without_changes(root):
             ck.CheckpointManager(root).restore(refused)
         assert not root.exists()
     state = dropped()
+    assert [one.where for one in state.findings()] == ["network.drop (nn.Dropout)"]
+    state.begin("runs")
     with ck.CheckpointManager(root) as manager:
         manager.restore(state)
         manager.save(state)
+    assert shown().count("network.drop (nn.Dropout)") == 1
+    assert "may not be bit-exact" in shown()
     again = dropped(strict=True)
     before = tensors(again.cell)
     with pytest.raises(ck.ResumeError, match="strict=False"):
         ck.CheckpointManager(root).restore(again)
     assert tensors(again.cell) == before
-
-
-def test_strict_accepts_ckptkit_dropout_and_named_objects(root, shown):
-    cell = accumulation_cell(2, network=lambda: Dropped(Dropout(0.5)))
     thing = scaler()
-    cell.scaler = thing
-    ck.CheckpointManager(root).restore(StateManager(cell, pipeline(), strict=True, thing=thing))
-    assert "bit-exact" not in shown()
+    given = dropped(Dropout(0.5), strict=True, thing=thing)
+    given.cell.scaler = thing
+    ck.CheckpointManager(root / "other").restore(given)
 
 
 def test_spawned_generators_go_on(root):

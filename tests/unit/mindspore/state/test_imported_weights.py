@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 from mindspore.train import Model
+from support.corrupt import corrupt
 from support.training import (
     SIZE,
     Job,
@@ -73,20 +74,14 @@ def test_foreign_cell_takes_weights_keeping_its_loss_scale(root, tmp_path, shown
     begin_process()
     cells = [Scaled(one, nn.Momentum(one.trainable_params(), 0.1, 0.9)) for one in (Mlp(), Mlp())]
     cells[0].scale.set_data(ms.Tensor(8.0, ms.float32))
-    file = tmp_path / "whole.ckpt"
-    ms.save_checkpoint([{"name": name, "data": one} for name, one in named_in(cells[0], "scale").items()], str(file))
-    imported = import_weights(file, root)
+    weights = [{"name": one.name, "data": one} for one in (*cells[0].network.get_parameters(), cells[0].scale)]
+    ms.save_checkpoint(weights, str(tmp_path / "whole.ckpt"))
+    imported = import_weights(tmp_path / "whole.ckpt", root)
     point = ck.CheckpointManager(root).restore(ck.StateManager(cells[1]))
     assert (point.batches_delivered, point.checkpoint) == (0, imported.checkpoint)
     assert "imported, but not weights of this training, and ignored: scale" in shown()
     assert float(cells[1].scale) == 64
     assert tensors(cells[1].network) == tensors(cells[0].network)
-
-
-def named_in(cell, *more):
-    return {
-        one.name: one for one in cell.get_parameters() if one.name in more or one.name in cell.network.parameters_dict()
-    }
 
 
 def test_import_mismatches_are_all_listed(root, tmp_path, monkeypatch):
@@ -104,13 +99,12 @@ def test_import_mismatches_are_all_listed(root, tmp_path, monkeypatch):
     before = digest(job.cell)
     with pytest.raises(ck.StateMismatchError) as raised:
         job.started(checkpoints(root), 1)
-    text = str(raised.value)
-    assert "--rename OLD=NEW" in text
-    assert "other.safetensors" in text
-    assert "not imported, but in this training: hidden.weight" in text
-    assert "imported, but not in this training: old.hidden.weight" in text
-    assert "out.bias: the checkpoint has F32 [4], this training has F32 [3]" in text
-    assert "out.weight: the checkpoint has F16" in text
+    for words in (
+        *("--rename OLD=NEW", "other.safetensors", "not imported, but in this training: hidden.weight"),
+        *("imported, but not in this training: old.hidden.weight", "out.weight: the checkpoint has F16"),
+        "out.bias: the checkpoint has F32 [4], this training has F32 [3]",
+    ):
+        assert words in str(raised.value)
     assert digest(job.cell) == before
     assert sorted(path.name for path in (Path(root) / "attempts").iterdir()) == ["000001.json"]
 
@@ -129,9 +123,7 @@ def test_fallback_to_import_requires_fresh_optimizer(root, donor):
     imported = import_weights(donor, root)
     crashed(root, 6, 1)
     (shard,) = Path(root).glob("checkpoints/a000002-*/rank-00000/optimizer-000.safetensors")
-    data = bytearray(shard.read_bytes())
-    data[-1] ^= 1
-    shard.write_bytes(data)
+    corrupt(shard, at=-1, mask=1)
     with pytest.raises(ck.ResumeError, match=f'checkpoint="{imported.checkpoint}", rewind=True'):
         Job().started(checkpoints(root), 1)
     job = Job()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import re
 
 import pytest
 from mindspore.train import Callback
 from support.memory import contents_of
-from support.options import grouped
 from support.training import accumulation_cell, begin_process
 
 import ckptkit as ck
@@ -70,34 +71,34 @@ class Nothing:
         pass
 
 
-def resumed(kind, **options):
-    """A state that was moved by training, given to a new object of the kind."""
+@pytest.mark.parametrize(
+    ("kind", "lost", "is_refused"),
+    [
+        (Forgetful, "count, rows", True),
+        *(
+            (kind, lost, False)
+            for kind, lost in ((Partial, "rows"), (Later, "count, rows"), (LaterCallback, "count, rows"))
+        ),
+        *((kind, None, False) for kind in (Counter, Clock, Nothing)),
+    ],
+)
+def test_object_that_takes_no_state_is_refused(shown, kind, lost, is_refused):
+    """And named if it takes a part; a state that was moved by training is given to a new object of the kind."""
     begin_process()
     one = kind()
     state = ck.StateManager(accumulation_cell(), held=one)
     state.begin("runs/taking")
     one.count, one.rows = 3, [1, 2]
     contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
-    one = kind()
-    ck.StateManager(accumulation_cell(), held=one, **grouped(ignore=["test_*"], **options)).apply(contents)
-
-
-def test_object_that_takes_no_state_is_refused():
-    with pytest.raises(
-        ck.ResumeError, match=r"load_state_dict\(\) of held \(Forgetful\) changed nothing.*\(count, rows"
-    ):
-        resumed(Forgetful)
-
-
-def test_what_was_not_taken_is_named(shown):
-    for kind, places in [(Partial, "rows"), (Later, "count, rows"), (LaterCallback, "count, rows")]:
-        resumed(kind)
-        assert f"state_dict() of held ({kind.__name__}) is not what was stored: {places}" in shown()
-        with pytest.raises(ck.ResumeError, match="is not what was stored"):
-            resumed(kind, strict=True)
-
-
-def test_state_that_was_taken_is_not_doubted(shown):
-    for kind in (Counter, Clock, Nothing):
-        resumed(kind, strict=True)
-        assert "load_state_dict" not in shown(), kind
+    named = rf"state_dict\(\) of held \({kind.__name__}\) is not what was stored: {lost}"
+    if is_refused:
+        named = rf"load_state_dict\(\) of held \({kind.__name__}\) changed nothing.*\({lost}"
+    for strict in (False, True):
+        training = ck.Training(ignore=["test_*"])
+        given = ck.StateManager(accumulation_cell(), held=kind(), strict=strict, training=training)
+        with (
+            pytest.raises(ck.ResumeError, match=named) if is_refused or (lost and strict) else contextlib.nullcontext()
+        ):
+            given.apply(contents)
+    assert (re.search(named, shown()) is not None) == (lost is not None and not is_refused)
+    assert lost is not None or "load_state_dict" not in shown()
