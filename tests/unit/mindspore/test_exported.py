@@ -82,16 +82,14 @@ def test_mindspore_loads_export_bit_exact(root, tmp_path, end):
 @pytest.mark.parametrize("end", FORMATS)
 def test_what_mindspore_saves_is_imported_to_the_bit(root, tmp_path, end):
     network = Mixed()
-    file = tmp_path / f"x.{end}"
     extra = {"append_dict": {"note": "a text", "epoch_num": 3}, "crc_check": True} if end == "ckpt" else {}
-    ms.save_checkpoint(network, str(file), format=end, **extra)
-    done = import_weights(file, root)
+    ms.save_checkpoint(network, str(tmp_path / f"x.{end}"), format=end, **extra)
+    done = import_weights(tmp_path / f"x.{end}", root)
     assert done.ignored == (("epoch_num", "note") if end == "ckpt" else ())
     export_weights(root, tmp_path / "out.safetensors")
     with open_weights(tmp_path / "out.safetensors") as found:
-        assert found.tensors.keys() == {one.name for one in network.get_parameters()}
-        for one in network.get_parameters():
-            assert found.tensors[one.name].read() == one.asnumpy().tobytes(), one.name
+        expected = {one.name: one.asnumpy().tobytes() for one in network.get_parameters()}
+        assert {name: tensor.read() for name, tensor in found.tensors.items()} == expected
 
 
 def test_mindspore_train_cell_continues_from_exported_optimizer(root, tmp_path):

@@ -50,8 +50,7 @@ def test_masks_are_the_documented_function_in_both_modes(mode):
     begin_process(mode=mode)
     dropout = Dropout(0.3, seed=2**40 + 5, layer=3)
     for step, mask in enumerate(masks(dropout, 4)):
-        wanted = expected_mask(_key(2**40 + 5, 3), step, ONES.size, 0.3)
-        assert np.array_equal(mask.reshape(-1), wanted)
+        assert np.array_equal(mask.reshape(-1), expected_mask(_key(2**40 + 5, 3), step, ONES.size, 0.3))
     assert int(dropout.step.asnumpy()) == 4
 
     def total(x):

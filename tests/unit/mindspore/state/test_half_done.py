@@ -119,9 +119,7 @@ def test_error_after_the_gradients_were_added_is_not_passed_by_calling_again(sta
     begin_process(mode=mode)
     cell = accumulation_cell(2, network=Normalized)
     state, manager = started(cell)
-    error, wrong = TimeoutError("one object for all deadlines"), ms.Tensor(np.ones((4, 5), np.float32))
-    with pytest.raises((ValueError, RuntimeError, TypeError)):  # it does not fit, and has added nothing
-        cell(wrong, BATCH[1])
+    error = TimeoutError("one object for all deadlines")
     if mode == "pynative":  # Python keeps where the object was raised first
         interrupt(cell, error)
         refused("raised in its forward", state.progress)

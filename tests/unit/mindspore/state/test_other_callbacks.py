@@ -13,7 +13,6 @@ from support.training import (
     CrashError,
     Interrupt,
     Job,
-    Stop,
     accumulation_cell,
     checkpoints,
     disturb,
@@ -123,19 +122,6 @@ def test_best_weights_go_on_and_are_restored(root, shown):
     sums = {one.name for one in whole.cell.accumulators}
     expected = {name: bits for name, bits in tensors(whole.cell).items() if name not in sums}
     assert {name: bits for name, bits in tensors(again.cell).items() if name not in sums} == expected
-
-
-def test_half_epoch_does_not_count_as_whole(root):
-    """MindSpore fires on_train_epoch_end at the half epoch, too: the callbacks count it, the checkpoint does not."""
-
-    def impatient():
-        return EarlyStopping(monitor="loss", patience=1)
-
-    later = (3.0, 2.0, 1.0, 0.5)
-    whole, _ = run(root.with_name("whole"), impatient, (5.0, 4.0, 3.5, *later))
-    half, _ = run(root, impatient, (5.0, 4.0, 4.0, *later), Stop(2 * SHORT + 2))
-    assert half[3][:2] == (1, 3)  # stopped for want of improvement, by a loss of half an epoch
-    assert run(root, impatient, (5.0, 4.0, 3.5, *later))[0] == whole
 
 
 def test_unused_and_new_callbacks_are_named(root, shown):

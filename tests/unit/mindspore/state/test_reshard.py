@@ -86,10 +86,10 @@ class Checkpoint:
     ranks: list
 
     @classmethod
-    def of(cls, states, name="a000001-c0000000000-m0001"):
+    def of(cls, states):
         made = cls([])
         for rank, state in enumerate(states):
-            one = contents_of(state.capture(), name)
+            one = contents_of(state.capture(), "a000001-c0000000000-m0001")
             made.ranks.append(replace(one, rank=rank, world_size=len(states), of_rank=lambda q: made.ranks[q]))
         return made
 
@@ -134,7 +134,7 @@ def assert_sums(states, expected, tolerance=1e-6):
 
 def test_the_sum_over_ranks_is_kept(caplog):
     """To every bit where it is folded by a power of two; the divisor always. What is not exact is named."""
-    for ranks, onto, k, micro_steps in [(2, 1, 2, 1), (1, 4, 8, 4), (4, 1, 4, 3), (2, 3, 6, 3), (3, 2, 4, 2)]:
+    for ranks, onto, k, micro_steps in [(2, 1, 2, 1), (1, 4, 8, 4), (4, 1, 4, 3), (2, 3, 6, 3)]:
         checkpoint = saved(ranks, k, micro_steps)
         states = resumed(checkpoint, onto, k * ranks // onto)
         assert_sums(states, checkpoint.sums(), 1e-5 if 3 in {ranks, onto} else 1e-6)
@@ -164,18 +164,11 @@ class WithBuffer(Net):
         self.buffer = ms.Parameter(ms.Tensor(np.zeros(3, np.float32)), name="buffer", requires_grad=False)
 
 
-def at_boundary(state):
-    """The checkpoint of two ranks that are both as ``state``."""
-    one, both = contents_of(state.capture(), "a000001-c0000000002-m0000"), Checkpoint([])
-    both.ranks = [replace(one, rank=rank, world_size=2, of_rank=lambda q: both.ranks[q]) for rank in range(2)]
-    return both
-
-
 def test_state_comes_from_home_rank():
     """At a boundary, and what each rank has of its own."""
     state = stepped(manager(2), range(4))
     for onto, k in ((1, 4), (4, 1)):
-        for new in resumed(at_boundary(state), onto, k):
+        for new in resumed(Checkpoint.of([state] * 2), onto, k):
             assert tensors(new.cell) == tensors(state.cell)
             counters = new.cell.counters
             assert (counters.accumulation_steps, counters.cycles, counters.micro_steps) == (k, 2, 8 // onto)
@@ -210,7 +203,7 @@ def test_a_constant_goes_through_all_worlds():
 
 def test_a_schedule_of_the_first_world_is_folded():
     for steps in ({0: 2, 1: 4}, lambda step: 2 if step < 1 else 4):
-        (state,) = resumed(at_boundary(stepped(manager(steps, 0, 2), range(4))), 1, steps)
+        (state,) = resumed(Checkpoint.of([stepped(manager(steps, 0, 2), range(4))] * 2), 1, steps)
         assert state.cell.accumulation_steps == 8
         assert [state.cell.schedule.at(step) for step in (0, 1, 9)] == [4, 8, 8]
         assert state.cell.schedule.given.at(1) == 4
@@ -230,7 +223,7 @@ def unchanged_by(state, contents, error, message):
 def test_unfit_checkpoint_is_refused_without_changes():
     """A mapping of K beforehand, a function once it is asked for such a step, or if it fits neither world."""
     checkpoint, mapping, function = saved(2, 4, 1), {0: 4, 9: 3}, lambda step: 4 if step < 1 else 3
-    boundary = at_boundary(stepped(manager(4, 0, 2), range(4)))
+    boundary = Checkpoint.of([stepped(manager(4, 0, 2), range(4))] * 2)
     for onto, k, made, options, message in [
         (
             1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 
@@ -12,13 +11,12 @@ import pytest
 from mindspore import nn
 from support.corrupt import corrupt
 from support.memory import contents_of
-from support.training import Mlp, accumulation_cell, adam, begin_process, digest, disturb, sums_prefix, tensors
+from support.training import Mlp, accumulation_cell, begin_process, digest, disturb, sums_prefix, tensors
 from test_state import Box, manager, trained
 
 import ckptkit as ck
 from ckptkit.mindspore.parameters import apply, parameters
 from ckptkit.mindspore.state.manager import StateManager
-from ckptkit.mindspore.train.cell import mark_half_restored
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import FaultyStorage
 
@@ -80,7 +78,7 @@ def two(template, root):
 FILES = ["weights", "optimizer", "accumulators", "state"]
 
 
-@pytest.mark.parametrize(("file", "position"), list(zip(FILES, [0, -1, 0, -1], strict=True)))
+@pytest.mark.parametrize(("file", "position"), [*zip(FILES, [0, -1, 0, -1], strict=True)])
 def test_altered_byte_falls_back_to_older_checkpoint(two, way, file, position, caplog):
     root, (older, bits, counters), (newer, _, _) = two
     flip(root, newer, file, position)
@@ -109,11 +107,7 @@ def test_altered_counter_is_corruption(two, caplog):
 def refused(cell, state):
     """Nothing can be done with it."""
     calls = [lambda: trained(cell, 1), cell.end_epoch, state.progress, state.capture, state.capture_cycle_start]
-    calls += [
-        lambda: state.begin("runs/vit"),
-        StateManager(cell).progress,
-        StateManager([nn.Dense(1, 1), cell]).capture,
-    ]
+    calls += [lambda: state.begin("run"), StateManager(cell).progress, StateManager([nn.Dense(1, 1), cell]).capture]
     for call in calls:
         with pytest.raises(ck.ResumeError, match="half restored from a000001"):
             call()
@@ -149,23 +143,6 @@ def test_failed_restore_blocks_training_until_next_restore(two, root, tmp_path):
     assert cell.counters == counters
     trained(cell, 1)
     state.capture()
-    for name in (older, newer):
-        flip(good, name, "weights", -1)
-    with pytest.raises(ck.CorruptCheckpointError):
-        manager(good).restore(state)
-    assert refused(cell, state)
-    cell.load_counters(cell.counters)  # says that all is well
-    trained(cell, 1)
-
-
-def test_mark_of_foreign_cell_reaches_every_manager():
-    network = Mlp()
-    cell = nn.TrainOneStepCell(network, adam(network.trainable_params()))
-    mark_half_restored([cell], "a000001-c0000000001-m0000")
-    for other in (StateManager(cell), StateManager([nn.Dense(1, 1), cell])):
-        for use in (other.progress, other.capture, functools.partial(other.begin, "runs/vit")):
-            with pytest.raises(ck.ResumeError, match="this TrainOneStepCell are half restored"):
-                use()
 
 
 @pytest.mark.parametrize(("file", "size"), [*zip(FILES, [-1, 1, 0, None], strict=True)])
@@ -197,17 +174,6 @@ def test_a_boundary_leaves_nothing_of_earlier_sums():
     assert not any(one.asnumpy().any() for one in cell.accumulators)
 
 
-def test_live_memory_is_detected_by_behaviour():
-    """That of a tensor which shows its memory itself, writable and in C order."""
-    for one in trained(train_cell(), 4).get_parameters():
-        assert len(apply.live_bytes(one)) == one.asnumpy().nbytes, one.name
-    tensor = ms.Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
-    read_only = tensor.asnumpy().view()
-    read_only.flags.writeable = False
-    for shown in (tensor.asnumpy().copy(), tensor.asnumpy().T, read_only):
-        assert apply.live_bytes(tensor, shown) is None
-
-
 def test_restoring_again_reads_only_what_was_touched(root, way):
     calls = 4 if way == "view" else 3  # in mid-cycle, or at a boundary
     ((name, bits, _),) = saved(root, calls, box=Box("x"))
@@ -226,11 +192,8 @@ def test_restoring_again_reads_only_what_was_touched(root, way):
     stored = {"weights", "optimizer", *(["accumulators"] if calls == 4 else [])}
     assert read_by_restoring_again() == (set() if way == "view" else stored)
     assert box.loaded == 2
-    for touched, kind in (
-        ("hidden.weight", "weights"),
-        ("moment1.out.bias", "optimizer"),
-        (cell.accumulators[0].name, "accumulators"),
-    ):
+    names = "hidden.weight", "moment1.out.bias", cell.accumulators[0].name
+    for touched, kind in zip(names, FILES, strict=False):
         there[touched].set_data(ms.Tensor(there[touched].asnumpy() + 1))  # gives it other memory
         assert read_by_restoring_again() == ({kind} & stored if way == "view" else stored)
     there["out.bias"].set_data(ms.Tensor(np.ones(3, np.float32)))

@@ -81,20 +81,6 @@ def test_what_was_switched_once_stays_switched(tmp_path, mode, at, switched):
     assert found == {step: one for step, one in expected.items() if step > at}
 
 
-def test_what_is_put_back_is_named_if_the_script_has_changed(tmp_path, shown):
-    """A script that begins as it did when the run began does so at each resume."""
-    for life in range(3):
-        job = short()
-        switching = Switching(job, parameters_in=[2], norm_in=[2])
-        assert SAID not in shown()
-        if life == 2:
-            job.cell.network.out.bias.requires_grad = False
-        with pytest.raises(CrashError):
-            job.started(checkpoints(tmp_path, 1), 5, switching, Interrupt((2 + life) * SIZE + 2))
-    assert "requires_grad of hidden.weight, requires_grad of hidden.bias" in shown()
-    assert SAID in shown()
-
-
 def test_modes_are_put_back_cell_by_cell(caplog):
     """What is not known stays as it is, and a network that evaluates hides no other switch."""
     begin_process()
