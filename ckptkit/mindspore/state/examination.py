@@ -93,10 +93,6 @@ class Examination:
             warn_if_no_weight_changes(self._sources.parameters.tensors())
             self._judged = findings
 
-    def load(self, observed: Mapping[str, Any] | None) -> None:
-        """Keep what a checkpoint holds of the script's own state until `begin`; None as a run begins."""
-        self._observer.load(observed)
-
     def begin(self, *, ends_epoch: bool = False) -> None:
         """Put back what the checkpoint holds, as the first batch is handed out, and report what differs; only once."""
         if self._observer.has_begun:
@@ -162,10 +158,14 @@ class Examination:
                 "is trained, give it the same callbacks at each start"
             )
 
-    def note_start(self, begun_with: Mapping[str, str] | None) -> None:
-        """Note that a run begins, or that one goes on that began with these callbacks."""
+    def note_start(self, begun_with: Mapping[str, str] | None, observed: Mapping[str, Any] | None) -> None:
+        """Note that a run begins, or that one goes on that began with these callbacks.
+
+        What its checkpoint holds of the script's own state, ``observed``, is kept until `begin`.
+        """
         self._begins = begun_with is None
         self._sources.arrays = begun_with or {}
+        self._observer.load(observed)
 
     def observed(self) -> dict[str, Any] | None:
         """Return the section ``observed`` of a checkpoint; reports what cannot be stored."""

@@ -93,7 +93,7 @@ class Start:
         left = sources.counting.check(contents, state["train"], worlds if self._elastic else None)
         self._examination.judge()
         self._examination.judge_doubt(sources.numerics.doubt(state["train"]["numerics"]))
-        self._examination.note_start(state["train"]["arrays"] or {})
+        self._examination.note_start(state["train"]["arrays"] or {}, None if is_folded else state["observed"])
         # From here on, something is changed.
         take_denormals_as_zero_everywhere()
         sources.cycle_start = None
@@ -116,7 +116,6 @@ class Start:
         sources.counting.load(progress, state["train"], left)
         sources.load_switches(state["train"]["switches"], progress.batches_delivered)
         clear_half_restored(sources.every_cell())
-        self._examination.load(None if is_folded else state["observed"])
         if is_folded and state["observed"] and (paths := [path for path, *_ in state["observed"]["slots"]]):
             ranks = f"kept by each of {worlds.before} ranks, and not put back in {worlds.now}"
             self._examination.judge_doubt(f"{some(paths)}: {ranks}. Set it from what restore() returns")
@@ -151,7 +150,16 @@ class Start:
         leaves, wanted = self._leaves(), sources.parameters.importable(contents)
         imported: Any = contents.state[IMPORTED]
         file = imported.get("file", "a file")
-        _check_weights(contents, file, leaves, wanted)
+        # Stored values of others than the weights among `leaves` are ignored.
+        stored = {name: info for name, info in contents.entries.items() if name in wanted or name not in leaves}
+        words = "not imported, but in this training", "imported, but not in this training"
+        problems = _problems({name: leaves[name] for name in wanted}, stored, *words)
+        if problems:
+            raise StateMismatchError(
+                f"the weights of {contents.checkpoint}, imported from {file}, do not fit this training. Nothing was "
+                "changed. Import them once more into another root, with --rename OLD=NEW for names that differ and "
+                f"--drop NAME for names to leave out:{listed([line for *_, line, _ in problems])}"
+            )
         self._judge_beginning()
         sources.cycle_start = None
         sources.counting.fence()
@@ -160,7 +168,14 @@ class Start:
             leaves = self._leaves()
         sources.parameters.read_weights_from(contents, leaves)
         clear_half_restored(sources.every_cell())
-        _tell_what_is_fresh(contents, file, leaves, wanted)
+        as_built = sorted(name for name in leaves.keys() - set(wanted) if leaves[name].role == "weights")
+        ignored = sorted((contents.entries.keys() & leaves.keys()) - set(wanted))
+        _log.info(
+            "beginning with the weights of %s, imported from %s: %d parameters. Not in it, and begun afresh: %s%s%s",
+            *(contents.checkpoint, file, len(stored), ", ".join((*NOT_IMPORTED, *as_built))),
+            "; imported, but not weights of this training, and ignored: " if ignored else "",
+            some(ignored),
+        )
         self._prepare(contents.root)
 
     def undo_changes(self) -> None:
@@ -218,8 +233,7 @@ class Start:
     def _judge_beginning(self) -> None:
         self._examination.judge()
         self._examination.judge_doubt(_unseeded_draws(self._sources))
-        self._examination.note_start(None)
-        self._examination.load(None)
+        self._examination.note_start(None, None)
 
     def _prepare(self, root: str) -> None:
         sources = self._sources
@@ -265,7 +279,17 @@ class Start:
 
     def _compare(self, contents: Contents, state: Mapping[str, Any], seen: Mapping[str, Leaf], worlds: Worlds) -> None:
         sources = self._sources
-        _check_leaves(contents, sources.parameters.stored(seen, at_boundary=contents.progress.at_boundary))
+        expected = sources.parameters.stored(seen, at_boundary=contents.progress.at_boundary)
+        entries = {name: info for name, info in contents.entries.items() if info.role != "state"}
+        problems = _problems(expected, entries, "missing in the checkpoint", "not in this training")
+        if problems:
+            rates = all(name.rpartition(".")[2].startswith("learning_rate") for *_, name in problems)
+            advice = _RATES if rates else _OPTIMIZER if problems[0][0] else _NETWORK
+            raise StateMismatchError(
+                f"the checkpoint {contents.checkpoint} does not fit this training: {len(problems)} of its tensors "
+                f"differ. Nothing was changed. {advice}, or start under another root, such as "
+                f'CheckpointCallback("NEW_ROOT"):{listed([line for *_, line, _ in problems])}'
+            )
         given, stored = sources.stateful.keys(), state["user"].keys()
         missing, extra = sorted(given - stored), sorted(stored - given)
         if missing or extra:
@@ -422,20 +446,6 @@ def _problems(
     return sorted(problems)
 
 
-def _check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
-    """Raise StateMismatchError, naming the first leaves, unless the checkpoint holds exactly ``expected``."""
-    stored = {name: info for name, info in contents.entries.items() if info.role != "state"}
-    problems = _problems(expected, stored, "missing in the checkpoint", "not in this training")
-    if problems:
-        rates = all(name.rpartition(".")[2].startswith("learning_rate") for *_, name in problems)
-        advice = _RATES if rates else _OPTIMIZER if problems[0][0] else _NETWORK
-        raise StateMismatchError(
-            f"the checkpoint {contents.checkpoint} does not fit this training: {len(problems)} of its tensors differ. "
-            f"Nothing was changed. {advice}, or start under another root, such as "
-            f'CheckpointCallback("NEW_ROOT"):{listed([line for *_, line, _ in problems])}'
-        )
-
-
 def _tell_what_was_folded(before: Contents, after: Contents, worlds: Worlds, rank: int, *, positioned: bool) -> None:
     was, now = before.progress, after.progress
     and_sums = ", and so are the accumulators, whose sum over the ranks is kept" if now.micro_step else ""
@@ -481,31 +491,3 @@ def _differ(contents: Contents, leaves: Collection[str], names: Collection[str])
     """Return whether some of ``names`` that are ``leaves`` of the cells are to have other bits than the rest."""
     own = [name for name in names if name in leaves]  # a file of weights has nothing for objects given by name
     return len({contents.peek(name).tobytes() if name in contents.entries else None for name in own}) > 1
-
-
-def _check_weights(contents: Contents, file: str, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
-    """Raise StateMismatchError, naming the first leaves, unless the checkpoint gives exactly what is ``wanted``.
-
-    These are the weights among ``leaves``; stored values of the others are ignored.
-    """
-    stored = {name: info for name, info in contents.entries.items() if name in wanted or name not in leaves}
-    words = "not imported, but in this training", "imported, but not in this training"
-    problems = _problems({name: leaves[name] for name in wanted}, stored, *words)
-    if problems:
-        raise StateMismatchError(
-            f"the weights of {contents.checkpoint}, imported from {file}, do not fit this "
-            "training. Nothing was changed. Import them once more into another root, with --rename OLD=NEW for "
-            f"names that differ and --drop NAME for names to leave out:{listed([line for *_, line, _ in problems])}"
-        )
-
-
-def _tell_what_is_fresh(contents: Contents, file: str, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
-    taken = contents.entries.keys() & set(wanted)
-    as_built = sorted(name for name in leaves.keys() - set(wanted) if leaves[name].role == "weights")
-    ignored = sorted((contents.entries.keys() & leaves.keys()) - taken)
-    _log.info(
-        "beginning with the weights of %s, imported from %s: %d parameters. Not in it, and begun afresh: %s%s%s",
-        *(contents.checkpoint, file, len(taken), ", ".join((*NOT_IMPORTED, *as_built))),
-        "; imported, but not weights of this training, and ignored: " if ignored else "",
-        some(ignored),
-    )
