@@ -171,11 +171,13 @@ class Start:
         as_built = sorted(name for name in leaves.keys() - set(wanted) if leaves[name].role == "weights")
         ignored = sorted((contents.entries.keys() & leaves.keys()) - set(wanted))
         _log.info(
-            "beginning with the weights of %s, imported from %s: %d parameters. Not in it, and begun afresh: %s%s%s",
-            *(contents.checkpoint, file, len(stored), ", ".join((*NOT_IMPORTED, *as_built))),
-            "; imported, but not weights of this training, and ignored: " if ignored else "",
-            some(ignored),
+            "beginning with the weights of %s, imported from %s: %d parameters. Not in it, and begun afresh: %s",
+            *(contents.checkpoint, file, len(stored), ", ".join(NOT_IMPORTED)),
         )
+        if as_built:
+            _log.info("in this training, but not imported; they keep their initial values: %s", some(as_built))
+        if ignored:
+            _log.info("imported, but not weights of this training, and ignored: %s", some(ignored))
         self._prepare(contents.root)
 
     def undo_changes(self) -> None:

@@ -75,20 +75,17 @@ def test_told_batch_replaces_batch_of_cell_call():
     observer = state.observer()
     rows, label = ms.Tensor(X), ms.Tensor(Y)
     cell(rows, label)
-    called, _ = observer.observe()
-    assert called["batch/0"] == digest_of_value(rows)
-    state.observe_step([ms.Tensor(Y), ms.Tensor(X)], None)
-    told, _ = observer.observe()
-    assert told["batch/x"] == called["batch/1"]
-    assert told["loss"] == called["loss"]
-    state.observe_step([ms.Tensor(Y)], None)
-    fewer, _ = observer.observe()
-    assert fewer["batch/0"] == called["batch/1"], "a column that a callback took out leaves the names unknown"
-    state.observe_step({"number": 3, "label": label}, None)  # the numbers of samples; what is passed on comes once
-    made, _ = observer.observe()
-    batch = {name: one for name, one in made.items() if name.startswith(("batch/", "input/"))}
-    assert set(batch) == {"batch/number", "batch/label", "input/0"}
-    assert batch["input/0"] == digest_of_value(rows)
+    x, y, loss = digest_of_value(rows), digest_of_value(label), observer.observe()[0]["loss"]
+    for told, expected in [
+        (None, {"batch/0": x, "batch/1": y}),
+        ([ms.Tensor(Y), ms.Tensor(X)], {"batch/x": y, "batch/y": x, "input/0": x, "input/1": y}),
+        ([label], {"batch/0": y, "input/0": x}),  # a column that a callback took out leaves the names unknown
+        ({"number": 3, "label": label}, {"batch/number": digest_of_value(3), "batch/label": y, "input/0": x}),
+    ]:
+        state.observe_step(told, None)
+        seen, _ = observer.observe()
+        assert {name: one for name, one in seen.items() if name.startswith(("batch/", "input/"))} == expected
+        assert seen["loss"] == loss
 
 
 class Stored:

@@ -38,41 +38,23 @@ class Losses(Callback):
         params.net_outputs = ms.Tensor(self.by_epoch[params.cur_epoch_num - 1], ms.float32)
 
 
-class Watch(Callback):
-    """Notes the state of one callback after each epoch, and the learning rate."""
-
-    def __init__(self, watched):
-        self.watched = watched
-        self.seen = {}
-
-    def on_train_epoch_end(self, run_context):
-        params = run_context.original_args()
-        names = ("wait", "stopped_epoch", "cooldown_counter")
-        state = tuple(getattr(self.watched, name, None) for name in names)
-        rate = params.train_network.optimizer.learning_rate.asnumpy()
-        self.seen[params.cur_epoch_num] = (*state, float(self.watched.best), rate.tobytes())
-
-
-def run(root, make, losses, *extra, crash_at=None):
-    """One life of a training with the callback that ``make`` gives; returns what was seen of it, and the job."""
-    job, companion = Job(data=short), make()
-    watch = Watch(companion)
-    if crash_at is None:
-        disturb()
-    ckpt = checkpoints(root, crash_at - 1 if crash_at else 1000)
-    others = [Losses(*losses), *extra, companion, watch, *([Interrupt(crash_at)] if crash_at else [])]
-    try:
-        ckpt.train(job.model, EPOCHS, job.data, callbacks=others)
-    except CrashError:
-        assert crash_at
-    return watch.seen, job
-
-
 SHORT = 3  # batches per epoch
 
 
 def short():
     return pipeline(4 * SHORT)
+
+
+def life(root, *callbacks, epochs=EPOCHS, crash_at=None):
+    """One life of a training with these callbacks; returns its train cell."""
+    job = Job(data=short)
+    if crash_at is None:
+        disturb()
+    others = [*callbacks, *([Interrupt(crash_at)] if crash_at else [])]
+    with contextlib.suppress(CrashError):
+        checkpoints(root, crash_at - 1 if crash_at else 1000).train(job.model, epochs, job.data, callbacks=others)
+        assert crash_at is None
+    return job.cell
 
 
 def stopping(**options):
@@ -88,83 +70,59 @@ PLATEAUS = (5.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0)
 
 
 @pytest.mark.parametrize(
-    ("make", "losses", "crash_at"),
-    [(stopping, FALLING, 2 * SHORT + 2), (reducing, PLATEAUS, 3 * SHORT + 1)],
+    ("make", "losses", "crash_at", "effect"),
+    [
+        (stopping, FALLING, 2 * SHORT + 2, lambda callback, cell: callback.stopped_epoch == 6),
+        (reducing, PLATEAUS, 3 * SHORT + 1, lambda callback, cell: 0 < cell.optimizer.learning_rate.asnumpy() < 0.004),
+    ],
     ids=["EarlyStopping", "ReduceLROnPlateau"],
 )
-def test_callback_state_survives_reset_in_on_train_begin(root, make, losses, crash_at):
-    whole, whole_job = run(root.with_name("whole"), make, losses)
-    if make is stopping:
-        assert [wait for wait, *_ in whole.values()] == [0, 0, 1, 0, 1, 2], "the losses stop it"
-    else:
-        assert len({rate for *_, rate in whole.values()}) == 3, "the losses reduce the rate"
-    first, _ = run(root, make, losses, crash_at=crash_at)
-    second, job = run(root, make, losses)
-    assert second == whole
-    assert first == {epoch: seen for epoch, seen in whole.items() if epoch <= (crash_at - 1) // SHORT}
-    assert tensors(job.cell) == tensors(whole_job.cell)
+def test_callback_state_survives_reset_in_on_train_begin(root, make, losses, crash_at, effect):
+    whole, resumed = make(), make()
+    expected = life(root.with_name("whole"), Losses(*losses), whole)
+    assert effect(whole, expected), "the losses stop it, or reduce the rate twice"
+    life(root, Losses(*losses), make(), crash_at=crash_at)
+    cell = life(root, Losses(*losses), resumed)
+    for name in ("wait", "stopped_epoch", "cooldown_counter", "best"):
+        assert getattr(resumed, name, None) == getattr(whole, name, None), name
+    assert tensors(cell) == tensors(expected)
 
 
 def test_best_weights_go_on_and_are_restored(root, shown):
     def keeping():
-        return stopping(restore_best_weights=True)
+        return Losses(5.0, 1.0, 4.0, 3.5, 3.5, 3.5, 1.0), stopping(restore_best_weights=True)
 
-    best = (5.0, 1.0, 4.0, 3.5, 3.5, 3.5, 1.0)
-    _, whole = run(root.with_name("whole"), keeping, best)
-    run(root, keeping, best, crash_at=3 * SHORT + 2)
-    _, job = run(root, keeping, best)
-    assert tensors(job.cell) == tensors(whole.cell)
+    whole = life(root.with_name("whole"), *keeping())
+    life(root, *keeping(), crash_at=3 * SHORT + 2)
+    assert tensors(life(root, *keeping())) == tensors(whole)
     again = Job(data=short)
     point = checkpoints(root).resume(again.model, again.data, epochs=EPOCHS)
     assert (point.complete, point.batches_delivered) == (True, 4 * SHORT)
     assert "training is complete (EarlyStopping stopped it at epoch 4)" in shown()
     # The sums are not stored at a boundary; nothing needs them any more.
-    sums = {one.name for one in whole.cell.accumulators}
-    expected = {name: bits for name, bits in tensors(whole.cell).items() if name not in sums}
+    sums = {one.name for one in whole.accumulators}
+    expected = {name: bits for name, bits in tensors(whole).items() if name not in sums}
     assert {name: bits for name, bits in tensors(again.cell).items() if name not in sums} == expected
 
 
 def test_unused_and_new_callbacks_are_named(root, shown):
     """A learning-rate callback gets the optimizer of the train cell, here of MindSpore's."""
 
-    def life(epochs, *callbacks):
+    def of_mindspore(epochs, *callbacks):
         network = nn.Dense(6, 3)
         model = Model(network, nn.MSELoss(), nn.Adam(network.trainable_params(), 1e-2))
         checkpoints(root).train(model, epochs, short(), callbacks=[Losses(*PLATEAUS), *callbacks])
         return model.train_network.optimizer.learning_rate.asnumpy()
 
-    life(1, stopping())
-    assert life(EPOCHS, reducing()) < 1e-2
+    of_mindspore(1, stopping())
+    assert of_mindspore(EPOCHS, reducing()) < 1e-2
     assert "has state of a callback EarlyStopping, which this training does not use" in shown()
     assert "the callback ReduceLROnPlateau is not in the checkpoint and begins afresh" in shown()
-
-
-class WarmUp(Callback):
-    def on_train_step_begin(self, run_context):
-        args = run_context.original_args()
-        ms.ops.assign(args.optimizer.learning_rate, ms.Tensor(0.01 * args.cur_step_num, ms.float32))
 
 
 class Prints(Callback):
     def on_train_step_end(self, run_context):
         print(run_context.original_args().cur_step_num)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [
-        ([WarmUp], [], "trains without WarmUp, other than the first start"),
-        ([], [WarmUp, Prints], "trains with WarmUp, other than the first start"),
-        ([WarmUp, Prints], [WarmUp, TimeMonitor], None),
-    ],
-)
-def test_callbacks_of_a_start_that_the_first_one_had_not_are_named(root, caplog, first, second, said):
-    """Those that only look do not count."""
-    for epochs, kinds in ((1, first), (2, second)):
-        job = Job(data=short)
-        checkpoints(root).train(job.model, epochs, job.data, callbacks=[kind() for kind in kinds])
-    told = [one.message for one in caplog.records if "other than the first start" in one.message]
-    assert [said in one for one in told] == ([True] if said else [])
 
 
 class Follows(Callback):
@@ -180,20 +138,29 @@ class Follows(Callback):
         ms.ops.assign(args.optimizer.learning_rate, ms.Tensor(0.01 * self.mean * self.in_epoch, ms.float32))
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ([Follows], [], "trains without Follows, other than the first start"),
+        ([], [Follows, Prints], "trains with Follows, other than the first start"),
+        ([Follows, Prints], [Follows, TimeMonitor], None),
+    ],
+)
+def test_callbacks_of_a_start_that_the_first_one_had_not_are_named(root, caplog, first, second, said):
+    """Those that only look do not count."""
+    for epochs, kinds in ((1, first), (2, second)):
+        life(root, *(kind() for kind in kinds), epochs=epochs)
+    told = [one.message for one in caplog.records if "other than the first start" in one.message]
+    assert [said in one for one in told] == ([True] if said else [])
+
+
 def test_callback_that_nobody_gave_goes_on(root):
     """In mid-epoch ``on_train_epoch_begin`` runs once more, and what it resets comes back."""
-
-    def life(root, crash_at=None):
-        job, callback = Job(data=short), Follows()
-        others = [callback, *([Interrupt(crash_at)] if crash_at else [])]
-        with contextlib.suppress(CrashError):
-            checkpoints(root, crash_at - 1 if crash_at else 1000).train(job.model, 3, job.data, callbacks=others)
-        return vars(callback), tensors(job.cell)
-
-    whole = life(root.with_name("whole"))
-    life(root, SHORT + 3)
-    disturb()
-    assert life(root) == whole
+    whole, resumed = Follows(), Follows()
+    expected = life(root.with_name("whole"), whole, epochs=3)
+    life(root, Follows(), epochs=3, crash_at=SHORT + 3)
+    assert tensors(life(root, resumed, epochs=3)) == tensors(expected)
+    assert vars(resumed) == vars(whole)
 
 
 class Mine(EarlyStopping):

@@ -177,9 +177,6 @@ def test_names_used_twice_are_those_after_first_call():
     assert {one.name for one in first.get_parameters()} <= stored
 
 
-# User objects
-
-
 class Box:
     def __init__(self, value=None):
         self.value = value
@@ -191,19 +188,6 @@ class Box:
     def load_state_dict(self, state):
         self.loaded += 1
         self.value = state
-
-
-def test_user_objects_come_back_by_name():
-    value = {"a": [1, (2.5, None)], 3: b"x", "array": np.arange(4, dtype=np.int8), "n": np.float32(0.1)}
-    with pytest.raises(TypeError, match=r"user/box/deep"):
-        StateManager(accumulation_cell(2), box=Box({"deep": object()})).capture()
-    contents = stored(StateManager(accumulation_cell(2), first=Box(value), second=Box("two")).capture())
-    first, second = Box(), Box()
-    StateManager(accumulation_cell(2), first=first, second=second).apply(contents)
-    assert second.value == "two"
-    assert first.value.pop("array").tobytes() == value.pop("array").tobytes()
-    assert first.value == value
-    assert [type(one) for one in first.value["a"][1]] == [float, type(None)]
 
 
 # Refusals change nothing
@@ -346,21 +330,20 @@ def test_refused_resume_changes_nothing(contents):
 
 
 def test_section_that_nobody_here_wrote_is_refused():
+    with pytest.raises(TypeError, match=r"user/box/deep"):
+        StateManager(accumulation_cell(), box=Box({"deep": object()})).capture()
     cell = accumulation_cell()
     state, before = StateManager(cell), digest(cell)
     contents = stored(state.capture())
-    with pytest.raises(ck.StateMismatchError, match=r"no section 'rng'"):
-        state.apply(replace(contents, state={}))
-    for change, error, message in [
-        *(
-            ({"first_world": one}, ck.CorruptCheckpointError, f"the run began with {one!r} ranks")
-            for one in (0, True, "2")
-        ),
-        ({"more": 1}, ck.StateMismatchError, r"has \[.*'more'.*\], not .* by another version of ckptkit"),
+    train = contents.state["train"]
+    for sections, error, message in [
+        ({}, ck.StateMismatchError, r"no section 'rng'"),
+        ({"train": train | {"first_world": 0}}, ck.CorruptCheckpointError, "the run began with 0 ranks"),
+        ({"train": train | {"first_world": "2"}}, ck.CorruptCheckpointError, "the run began with '2' ranks"),
+        ({"train": train | {"more": 1}}, ck.StateMismatchError, r"has \[.*'more'.*\], not .* by another version"),
     ]:
-        train = {**contents.state["train"], **change}
         with pytest.raises(error, match=message):
-            state.apply(replace(contents, state={**contents.state, "train": train}))
+            state.apply(replace(contents, state=contents.state | sections if sections else {}))
     kept = {name: one for name, one in contents.state_tensors.items() if not name.startswith("rng/")}
     assert kept.keys() != contents.state_tensors.keys()
     with pytest.raises(ck.CorruptCheckpointError, match=contents.checkpoint):
