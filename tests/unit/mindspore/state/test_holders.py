@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections import Counter, OrderedDict, defaultdict, deque
-from typing import NamedTuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 
 import mindspore as ms
 import numpy as np
@@ -248,10 +247,7 @@ def test_containers_are_filled_where_they_are(root, by_name):
             assert repr(getattr(fresh, f"late_{name}")).replace("None", repr(int)) == repr(one), name
 
 
-class Place(NamedTuple):
-    weight: ms.Parameter
-    at: int
-    seen: tuple[int, ...]
+Place = namedtuple("Place", "weight at seen")
 
 
 def test_values_beside_parameters_and_objects_come_back(root):
@@ -372,19 +368,13 @@ def test_a_save_refuses_parameters_replaced_in_mid_run(root, change, name):
 # Trainings without one train cell
 
 
-class Beside(Mlp):
-    """Trains one more layer."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-
 def test_weights_that_others_may_write_are_not_steady():
     """Those of a second optimizer, which may step within the first one's cycle, and those of no optimizer."""
     first, beside = nn.Dense(300, 300, has_bias=False), nn.Dense(301, 300)
     beside.update_parameters_name("beside.")
-    cell = accumulation_cell(3, network=lambda: Beside(first))
+    network = Mlp()
+    network.layer = first
+    cell = accumulation_cell(3, network=lambda: network)
     other = optim.SGD([first.weight], 0.1)
     state = StateManager([beside, cell, other])
     assert state.cell is cell

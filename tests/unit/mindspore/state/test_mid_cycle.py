@@ -20,7 +20,6 @@ from support.training import (
     Job,
     accumulation_cell,
     adam,
-    begin_process,
     checkpoints,
     samples,
 )
@@ -88,7 +87,6 @@ def test_rewind_again_and_again_goes_on_exactly(tmp_path):
 
 def test_cycle_start_is_a_copy_that_a_restore_forgets():
     """One `StateManager` goes on within the cycle whose beginning it had marked."""
-    begin_process()
     cell, seen = accumulation_cell(4, network=Quiet), types.SimpleNamespace(batches=[1])
     state = StateManager(cell, seen=ck.attributes(seen, "batches"))
     state.begin("runs/mid")

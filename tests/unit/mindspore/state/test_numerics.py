@@ -25,26 +25,18 @@ class Noisy(nn.learning_rate_schedule.LearningRateSchedule):
         return 0.1 + 0 * ops.rand(1)
 
 
-def plain(network):
-    return network
+CHANGES = {
+    "plain": lambda network: network,
+    "half": lambda network: network.to_float(ms.float16),
+    "head": lambda network: (network, network[2].to_float(ms.float16))[0],
+    "o1": lambda network: ms.amp.auto_mixed_precision(network, "O1"),
+    "deterministic": lambda network: (network, ms.set_context(deterministic="ON"))[0],
+}
 
 
-def half(network):
-    return network.to_float(ms.float16)
-
-
-def head(network):
-    network[2].to_float(ms.float16)
-    return network
-
-
-def level_o1(network):
-    return ms.amp.auto_mixed_precision(network, "O1")
-
-
-def training(change=plain, rate=0.1, **options):
+def training(change="plain", rate=0.1, **options):
     network = nn.SequentialCell(nn.Dense(8, 8), nn.Tanh(), nn.Dense(8, 1))
-    loss = nn.WithLossCell(change(network), nn.MSELoss())
+    loss = nn.WithLossCell(CHANGES[change](network), nn.MSELoss())
     cell = ck.AccumulationTrainCell(loss, nn.Momentum(loss.trainable_params(), rate, 0.9), 1).set_train()
     return cell, ck.StateManager(cell, **options)
 
@@ -77,34 +69,30 @@ def resume(tmp_path, monkeypatch, caplog):
 def test_other_compute_type_is_named(resume):
     where = "network._backbone"
     for first, second, said in [
-        (plain, half, f"{where} computes in Float16, in the saved run in {INPUTS}."),
-        (plain, head, f"{where}.2 computes in Float16, in the saved run in {INPUTS}."),
-        (half, head, f"{where} computes in {INPUTS}, in the saved run in Float16."),
-        (plain, level_o1, f"{where} computes in mixed types, in the saved run in {INPUTS}."),
+        ("plain", "half", f"{where} computes in Float16, in the saved run in {INPUTS}."),
+        ("plain", "head", f"{where}.2 computes in Float16, in the saved run in {INPUTS}."),
+        ("half", "head", f"{where} computes in {INPUTS}, in the saved run in Float16."),
+        ("plain", "o1", f"{where} computes in mixed types, in the saved run in {INPUTS}."),
     ]:
         assert said in resume([first], [second])
-    for change in (half, head, level_o1):
+    for change in ("half", "head", "o1"):
         assert "computes in" not in resume([change])
     with pytest.raises(ResumeError, match="computes in Float16"):
-        resume([plain], [half], strict=True)
+        resume(["plain"], ["half"], strict=True)
 
 
 def test_other_setting_of_the_process_is_named(resume):
-    def deterministic(network):
-        ms.set_context(deterministic="ON")
-        return network
-
     try:
-        assert "deterministic is ON, in the saved run OFF" in resume([plain], [deterministic])
+        assert "deterministic is ON, in the saved run OFF" in resume(["plain"], ["deterministic"])
     finally:
         ms.set_context(deterministic="OFF")
 
 
 @pytest.mark.parametrize("mode", ["pynative", "graph"])
 def test_other_rate_of_a_schedule_is_named(resume, mode):
-    decay = plain, nn.PolynomialDecayLR(0.1, 0.0, 10, 1.0)
+    decay = "plain", nn.PolynomialDecayLR(0.1, 0.0, 10, 1.0)
     assert "learning rate" not in resume(decay, mode=mode)
-    said = resume(decay, (plain, nn.PolynomialDecayLR(0.1, 0.0, 20, 1.0)), mode=mode)
+    said = resume(decay, ("plain", nn.PolynomialDecayLR(0.1, 0.0, 20, 1.0)), mode=mode)
     assert "the learning rate of update 2 is 0.09, in the saved run 0.08." in said
 
 

@@ -5,6 +5,7 @@ The ranks of both worlds are objects of this process: their contents are made of
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass, replace
 
 import mindspore as ms
@@ -13,7 +14,7 @@ import pytest
 from mindspore import nn, ops
 from support.memory import contents_of
 from support.options import grouped
-from support.training import begin_process, samples, sums_prefix, tensors
+from support.training import samples, sums_prefix, tensors
 
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
@@ -115,11 +116,6 @@ def resumed(checkpoint, onto, k, **options):
 
 def accumulators(state):
     return {one.name: one.asnumpy().copy() for one in state.cell.accumulators}
-
-
-@pytest.fixture(autouse=True)
-def _process():
-    begin_process()
 
 
 # Accumulators
@@ -260,17 +256,12 @@ def test_unfit_checkpoint_is_refused_without_changes():
 # Other train cells
 
 
-class Twice:
-    """A `CycleAdapter` of calls that are counted elsewhere."""
-
-    def __init__(self, k, micro_step=0):
-        self.accumulation_steps, self.micro_step = k, micro_step
-
-
 def foreign(k, rank, size, delivered=0, micro_step=0):
     network = Net()
     cell = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
-    state = manager(k, rank, size, cell=cell.set_train(), cycle=Twice(k, micro_step))
+    state = manager(
+        k, rank, size, cell=cell.set_train(), cycle=types.SimpleNamespace(accumulation_steps=k, micro_step=micro_step)
+    )
     state.count_delivered(delivered)
     return state
 

@@ -211,7 +211,6 @@ def test_restoring_again_reads_only_what_was_touched(root, way):
 
 
 def test_run_that_begins_anew_takes_nothing_back_from_another_one():
-    begin_process()
     cell = train_cell()
     state = StateManager(cell)
     state.begin("runs/one")

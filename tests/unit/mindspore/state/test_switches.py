@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import mindspore as ms
 import pytest
 from mindspore import amp, nn
@@ -83,7 +85,6 @@ def test_what_was_switched_once_stays_switched(tmp_path, mode, at, switched):
 
 def test_modes_are_put_back_cell_by_cell(caplog):
     """What is not known stays as it is, and a network that evaluates hides no other switch."""
-    begin_process()
     training, evaluating = Mlp().set_train(), Mlp().set_train(False)
     training.norm.set_train(False)
     for networks, names in (([training, evaluating], ["norm", "1:?"]), ([evaluating, training], ["?", "1:norm"])):
@@ -116,32 +117,29 @@ def test_graph_compiled_without_evaluating_cell_is_refused():
         switches.check_compiled(4)
 
 
-def cell_with(**options):
-    return lambda: accumulation_cell(**options)
+@pytest.mark.parametrize(
+    ("first", "second", "mode", "words"),
+    [
+        ({"clip_norm": 1.0}, {}, "pynative", "was taken with clip_norm=1.0, this train cell has None"),
+        ({}, {"clip_norm": 0.5}, "pynative", "was taken with clip_norm=None, this train cell has 0.5"),
+        ({"window": 50}, {"window": 60}, "pynative", "scale_window=50)', this train cell has 'DynamicLossScaler("),
+        ({}, {}, "graph", "taken in PYNATIVE_MODE, this process is in GRAPH_MODE"),
+    ],
+)
+def test_another_train_cell_or_mode_is_refused_by_name(first, second, mode, words):
+    def build(*, window=None, **options):
+        return accumulation_cell(loss_scaler=window and amp.DynamicLossScaler(64, 2, window), **options)
 
-
-def test_another_train_cell_or_mode_is_refused_by_name():
-    scaling = "'DynamicLossScaler(scale_factor=2, scale_window=50)'"
-    scalers = [cell_with(loss_scaler=amp.DynamicLossScaler(64, 2, window)) for window in (50, 60)]
-    for first, second, mode, words, now in [
-        (cell_with(clip_norm=1.0), cell_with(), "pynative", "clip_norm=1.0", "None"),
-        (cell_with(), cell_with(clip_norm=0.5), "pynative", "clip_norm=None", "0.5"),
-        (*scalers, "pynative", f"loss_scaler={scaling}", "scale_window=60"),
-        (cell_with(), cell_with(), "graph", None, "taken in PYNATIVE_MODE, this process is in GRAPH_MODE"),
-    ]:
-        begin_process()
-        state = ck.StateManager(first())
-        state.begin("runs/other")
-        contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
-        begin_process(mode=mode)
-        assert mode_in_force() == {ms.GRAPH_MODE: "GRAPH", ms.PYNATIVE_MODE: "PYNATIVE"}[ms.get_context("mode")]
-        cell = second()
-        before = digest(cell)
-        with pytest.raises(ck.ResumeError) as caught:
-            ck.StateManager(cell).apply(contents)
-        assert now in str(caught.value)
-        assert words is None or f"was taken with {words}, this train cell has" in str(caught.value)
-        assert digest(cell) == before, now
+    state = ck.StateManager(build(**first))
+    state.begin("runs/other")
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    begin_process(mode=mode)
+    assert mode_in_force() == mode.upper()
+    cell = build(**second)
+    before = digest(cell)
+    with pytest.raises(ck.ResumeError, match=re.escape(words)):
+        ck.StateManager(cell).apply(contents)
+    assert digest(cell) == before
 
 
 class Evaluations:

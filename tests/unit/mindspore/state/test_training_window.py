@@ -187,7 +187,6 @@ def test_forward_that_changes_weight_is_reported(root, stalled, copies, *, mode,
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_forward_that_begins_to_change_a_weight_fails_one_save(root, stalled, copies, when, shown):
     """Whether the writer had read nothing of the weight or some: the next save copies it, and is whole."""
-    begin_process()
     cell = train_cell(network=Assigning)
     cell.network.set_train(False)
     loop, stall = stalled(cell, when=when, calls=4)
@@ -207,7 +206,6 @@ def test_forward_that_begins_to_change_a_weight_fails_one_save(root, stalled, co
 
 def test_restore_by_other_manager_tears_nothing(tmp_path, root, stalled, copies):
     """The older one's save is still being written, from the very memory that the restore overwrites."""
-    begin_process()
     other = Loop(tmp_path / "other", train_cell(), calls=2)
     other.manager.save(other.state).result()
     mine = dict(copies)
