@@ -93,33 +93,24 @@ def test_object_that_is_reset_after_its_restore_is_named_alone(trained, said):
         assert said() == names
 
 
-def loss_and_optimizer():
+def training_of(kind):
+    """Cells, what trains a batch, and the optimizer."""
     network = nn.WithLossCell(nn.Dense(8, 1), nn.MSELoss())
-    return network, nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    if kind == "functional":
+        gradients = ms.value_and_grad(network, None, optimizer.parameters)
+        return [network, optimizer], lambda *batch: optimizer(gradients(*batch)[1]), optimizer
+    own = kind == "own"
+    cell = ck.AccumulationTrainCell(network, optimizer, 2) if own else nn.TrainOneStepCell(network, optimizer)
+    return cell, cell, optimizer
 
 
-def own():
-    cell = ck.AccumulationTrainCell(*loss_and_optimizer(), 2)
-    return cell, cell, cell.optimizer
-
-
-def foreign():
-    cell = nn.TrainOneStepCell(*loss_and_optimizer())
-    return cell, cell, cell.optimizer
-
-
-def functional():
-    network, optimizer = loss_and_optimizer()
-    gradients = ms.value_and_grad(network, None, optimizer.parameters)
-    return [network, optimizer], lambda *batch: optimizer(gradients(*batch)[1]), optimizer
-
-
-@pytest.mark.parametrize(("training", "mode"), [(own, "pynative"), (foreign, "graph"), (functional, "pynative")])
-def test_loop_that_positions_its_data_itself_is_told_at_its_first_call(root, said, training, mode):
+@pytest.mark.parametrize(("kind", "mode"), [("own", "pynative"), ("foreign", "graph"), ("functional", "pynative")])
+def test_loop_that_positions_its_data_itself_is_told_at_its_first_call(root, said, kind, mode):
     """Not at the first start, which no checkpoint precedes; and of no rate, which such a loop may set per batch."""
     for changes, is_named in ((True, False), (False, False), (True, True)):
         begin_process(mode=mode)
-        cells, step, optimizer = training()
+        cells, step, optimizer = training_of(kind)
         state = ck.StateManager(cells)
         with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2)) as manager:
             point = manager.restore(state)
@@ -128,7 +119,7 @@ def test_loop_that_positions_its_data_itself_is_told_at_its_first_call(root, sai
             for number in range(point.batches_delivered, point.batches_delivered + 4):
                 ops.assign(optimizer.learning_rate, ms.Tensor(0.1 / (1 + number)))
                 step(ops.ones((4, 8)), ops.ones((4, 1)))
-                if training is not own:
+                if kind != "own":
                     state.count_delivered()
                 manager.step(state)
         assert said() == ([optimizer.parameters[0].name] if is_named else [])

@@ -108,9 +108,8 @@ def test_batch_whose_update_failed_is_not_trained_twice(started):
     refused("was interrupted", lambda: cell(*BATCH), cell.end_epoch, state.progress, lambda: manager.save_final(state))
     assert [one.name for one in manager.checkpoints()] == [name]
     manager.close()
-    state, manager = started(cell)
+    started(cell)
     assert tensors(cell) == was
-    assert manager.save_final(state) == manager.latest().name
 
 
 @pytest.mark.parametrize("mode", ["pynative", "graph"])

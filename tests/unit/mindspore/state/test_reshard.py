@@ -29,34 +29,26 @@ ACCUM = sums_prefix()
 DIVISOR = f"{ACCUM}divisor"
 
 
-def drawn(rng, *shape):
-    return ms.Tensor(rng.normal(size=shape).astype(np.float32))
-
-
 class Net(nn.Cell):
     """The same in every rank."""
 
     def __init__(self):
         super().__init__()
-        rng = np.random.default_rng(3)
-        self.hidden = nn.Dense(6, 8, weight_init=drawn(rng, 8, 6), bias_init=drawn(rng, 8))
-        self.out = nn.Dense(8, 3, weight_init=drawn(rng, 3, 8), bias_init=drawn(rng, 3))
+        self.hidden = nn.Dense(6, 8, weight_init=0.1, bias_init=0.1)
+        self.out = nn.Dense(8, 3, weight_init=0.2, bias_init=0.1)
 
     def construct(self, x, y):
         return ops.square(self.out(ops.tanh(self.hidden(x))) - y).mean()
 
 
-def train_cell(k, network=Net, **options):
+def train_cell(k, network=Net):
     network = network()
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
-    cell = ck.AccumulationTrainCell(network, optimizer, k, **options)
-    cell.set_train()
-    return cell
+    return ck.AccumulationTrainCell(network, optimizer, k).set_train()
 
 
 def micro_batch(number):
-    values = samples(4, seed=number)
-    return ms.Tensor(values["x"]), ms.Tensor(values["y"])
+    return [*map(ms.Tensor, samples(4, seed=number).values())]
 
 
 class OfRank(StateManager):
@@ -65,9 +57,9 @@ class OfRank(StateManager):
     world = Alone()
 
 
-def manager(k, rank=0, size=1, dataset=None, cell=None, **options):
+def manager(k, rank=0, size=1, cell=None, **options):
     """The state of one rank."""
-    state = OfRank(train_cell(k) if cell is None else cell, dataset, **grouped(**{"elastic": True, **options}))
+    state = OfRank(train_cell(k) if cell is None else cell, **grouped(**{"elastic": True, **options}))
     state.world = Alone(rank, size)
     return state
 

@@ -59,10 +59,6 @@ class Switching(Callback):
             self.network.norm.set_train(False)
 
 
-def short(mode="pynative"):
-    return Job(mode=mode, data=lambda: pipeline(4 * SIZE))
-
-
 @pytest.mark.parametrize(
     ("mode", "at", "switched"),
     [
@@ -73,13 +69,17 @@ def short(mode="pynative"):
     ],
 )
 def test_what_was_switched_once_stays_switched(tmp_path, mode, at, switched):
-    job = short(mode)
-    expected = job.uninterrupted(3, Switching(job, **switched)).steps
-    job = short(mode)
+    def short():
+        job = Job(mode=mode, data=lambda: pipeline(4 * SIZE))
+        return job, Switching(job, **switched)
+
+    job, switching = short()
+    expected = job.uninterrupted(3, switching).steps
+    job, switching = short()
     with pytest.raises(CrashError):
-        job.started(checkpoints(tmp_path, at), 3, Switching(job, **switched), Interrupt(at + 1))
-    job = short(mode)
-    found = job.resumed(checkpoints(tmp_path), 3, Switching(job, **switched)).steps
+        job.started(checkpoints(tmp_path, at), 3, switching, Interrupt(at + 1))
+    job, switching = short()
+    found = job.resumed(checkpoints(tmp_path), 3, switching).steps
     assert found == {step: one for step, one in expected.items() if step > at}
 
 
