@@ -17,9 +17,6 @@ class Block(nn.Cell):
         self.dense = nn.Dense(8, 8)
         self.drop = nn.Dropout(p=0.25)
 
-    def construct(self, x):
-        return self.drop(ops.tanh(self.dense(x)))
-
 
 class Derived(nn.Dropout):
     """As packages have them."""
