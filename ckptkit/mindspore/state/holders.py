@@ -407,8 +407,14 @@ def state_of(stateful: Stateful, keep: Collection[str] = ()) -> Any:
     Generators in ``keep`` are left alone, and so are all for ckptkit's own objects, which draw nothing: a thread of the
     data may draw at the same time.
     """
+    return state_and_draws(stateful, keep)[0] if is_of_users(stateful) else stateful.state_dict()
+
+
+def state_and_draws(stateful: Stateful, keep: Collection[str] = ()) -> tuple[Any, bool]:
+    """Return the same, and whether the object drew random numbers."""
     before = capture_rng()
     state = stateful.state_dict()
-    if is_of_users(stateful) and digest_of_value(before) != digest_of_value(capture_rng()):
+    draws = digest_of_value(before) != digest_of_value(capture_rng())
+    if draws:
         restore_rng(before, keep)
-    return state
+    return state, draws

@@ -20,9 +20,9 @@ from ckptkit.core.tensors import DTYPES
 from ckptkit.format.versions import versions
 from ckptkit.manager.hooks import Suspect
 from ckptkit.mindspore.parameters.apply import mode_in_force
-from ckptkit.mindspore.rng import capture_rng, restore_rng
+from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.state.digest import digest_of_value, has_arrays, is_plain
-from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Reporting, state_of
+from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Reporting, state_and_draws, state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.train.calls import replace_call
@@ -44,8 +44,19 @@ class StateObserver:
         self._sources = sources
         self._examination = examination
         examination.compare()
+        self._inputs: dict[str, Any] | None = None  # of the train cell's last call
+        self._outputs: Any = None
         # A cell without an optimizer is the network of a functional loop; a graph may call it.
-        self._calls = None if sources.by_model() or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
+        if not sources.by_model() and hasattr(state.cell, "optimizer"):
+            kind = type(state.cell)
+
+            def call(cell: nn.Cell, *inputs: Any, **named: Any) -> Any:
+                outputs = kind.__call__(cell, *inputs, **named)
+                self._inputs = {**{str(index): value for index, value in enumerate(inputs)}, **named}
+                self._outputs = outputs
+                return outputs
+
+            replace_call(state.cell, call)
 
     def observe(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return digests by name of what must be equal, and texts by path of what else training reaches."""
@@ -57,7 +68,9 @@ class StateObserver:
         for name, value in self._state.progress().model_dump().items():
             digests[f"counters/{name}"] = str(value)
         digests.update((name, digest_of_value(value)) for name, value in self._named())
-        digests.update((f"rng/{name}", digest_of_value(value)) for name, value in _generators(capture_rng()))
+        rng = capture_rng()
+        rng |= {f"mindspore.{part}": value for part, value in rng.pop("mindspore").items()}
+        digests.update((f"rng/{name}", digest_of_value(value)) for name, value in rng.items())
         return digests, self._examination.reached(sys._getframe(1))
 
     def environment(self) -> dict[str, str]:
@@ -75,15 +88,8 @@ class StateObserver:
 
     def drawing_in_state_dict(self) -> list[str]:
         """Return the names of stateful objects whose ``state_dict()`` draws random numbers; calls each once."""
-        drawing = []
         objects = {name: held for name, held in self._sources.stateful.items() if not isinstance(held, OtherCallbacks)}
-        for name, held in objects.items():
-            before = capture_rng()
-            held.state_dict()
-            if digest_of_value(before) != digest_of_value(capture_rng()):
-                drawing.append(f"{name} ({type(held).__name__})")
-                restore_rng(before)
-        return drawing
+        return [f"{name} ({type(held).__name__})" for name, held in objects.items() if state_and_draws(held)[1]]
 
     def suspects(self) -> list[Suspect]:
         """Return what is known, without running, to keep the job from being exact."""
@@ -95,15 +101,13 @@ class StateObserver:
         return [f"{leaf.role}/{leaf.name}" for leaf in leaves if leaf.spec.placement == "replicated"]
 
     def _seen(self) -> Iterator[tuple[str, Any]]:
-        batch, outputs = self._state.last_batch, self._state.last_outputs
-        if self._calls is not None:
-            batch = self._calls.inputs if batch is None else batch
-            outputs = self._calls.outputs if outputs is None else outputs
+        batch = self._inputs if self._state.last_batch is None else self._state.last_batch
+        outputs = self._outputs if self._state.last_outputs is None else self._state.last_outputs
         if batch is not None:
             columns = _columns(batch, getattr(self._state.position, "dataset", None))
             yield from ((f"batch/{name}", value) for name, value in columns.items() if is_plain(value))
             # What a loop makes of the batch, such as the rows of its numbers.
-            inputs = {} if self._calls is None or batch is self._calls.inputs else self._calls.inputs or {}
+            inputs = {} if batch is self._inputs else self._inputs or {}
             given = {id(value) for value in columns.values()}
             made = {name: value for name, value in inputs.items() if id(value) not in given and is_plain(value)}
             yield from ((f"input/{name}", value) for name, value in made.items())
@@ -129,31 +133,10 @@ class StateObserver:
                 yield f"named/{name}", stateful.state_dict()
             elif not isinstance(stateful, OtherCallbacks):
                 reported = stateful.reported if isinstance(stateful, Reporting) else ()
-                for part, value in _told(stateful).items():
+                state = state_of(stateful)
+                for part, value in (state if isinstance(state, Mapping) else {"state": state}).items():
                     if is_plain(value) and part not in reported:
                         yield f"{'named' if has_arrays(value) else 'told'}/{name}.{part}", value
-
-
-def _told(stateful: Any) -> dict[str, Any]:
-    state = state_of(stateful)
-    return {str(key): value for key, value in state.items()} if isinstance(state, Mapping) else {"state": state}
-
-
-class _Calls:
-    """Records the inputs and outputs of a train cell's last call."""
-
-    def __init__(self, cell: nn.Cell) -> None:
-        self.inputs: Any = None
-        self.outputs: Any = None
-        kind = type(cell)
-
-        def call(self_: nn.Cell, *inputs: Any, **named: Any) -> Any:
-            outputs = kind.__call__(self_, *inputs, **named)
-            self.inputs = {**{str(index): value for index, value in enumerate(inputs)}, **named}
-            self.outputs = outputs
-            return outputs
-
-        replace_call(cell, call)
 
 
 def _number(value: Any) -> str:
@@ -169,11 +152,3 @@ def _columns(batch: Any, dataset: Any) -> dict[str, Any]:
     values = list(batch) if isinstance(batch, Sequence) else [batch]
     names = dataset.get_col_names() if hasattr(dataset, "get_col_names") else []
     return dict(zip(names if len(names) == len(values) else map(str, range(len(values))), values, strict=True))
-
-
-def _generators(state: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in state.items():
-        if name == "mindspore":
-            yield from ((f"mindspore.{part}", held) for part, held in value.items())
-        else:
-            yield name, value
