@@ -60,7 +60,7 @@ class Examination:
         self._has_saved = False
         self._is_readable = True  # what the observer reads
         self._parameters: set[int] = set()  # the ids of those of the cells
-        self._observer = Observer(self._reached, self._epoch, ignore=ignore)
+        self.observer = Observer(self._reached, self._epoch, ignore=ignore)
         self._told: set[str] = set()
         # For ``ckptkit doctor``; its looks leave those that decide what is stored as they are.
         self._compared: Observer | None = None
@@ -74,7 +74,7 @@ class Examination:
         operators.read_data(self._data_read_again())
         for frame in () if sources.by_model() else users_frames(sys._getframe(1)):
             operators.read(frame, "script" if is_module_level(frame) else label_of(frame))
-        for path, value, is_wrapped in self._observer.reached_code:
+        for path, value, is_wrapped in self.observer.reached_code:
             operators.read(value, path, compiled=is_wrapped and operators.in_graph)
         return (*operators.findings,)
 
@@ -95,8 +95,8 @@ class Examination:
 
     def begin(self, *, ends_epoch: bool = False) -> None:
         """Put back what the checkpoint holds, as the first batch is handed out, and report what differs; only once."""
-        if self._observer.has_begun:
-            self._observer.hand_out(ends_epoch=ends_epoch)
+        if self.observer.has_begun:
+            self.observer.hand_out(ends_epoch=ends_epoch)
             return
         sources = self._sources
         # The memory that an uninterrupted run has here; a loop that tells no beginning may still set rates.
@@ -104,14 +104,14 @@ class Examination:
             memory.bind_resumed()
         if sources.batches is not None:  # elsewhere the first call of a cell tells
             self.judge_changes()
-        lost, differs = self._observed(self._observer.begin) or ((), ())
+        lost, differs = self._observed(self.observer.begin) or ((), ())
         if self._compared is not None:
             self._compared.begin()
             self.began = self.reached(sys._getframe(1))
-        sources.is_compiled = self._observer.reaches_compiled and not sources.by_model()
+        sources.is_compiled = self.observer.reaches_compiled and not sources.by_model()
         known = {finding.why for finding in self._judged or ()}
         self._report([finding for finding in self.findings() if finding.why not in known])
-        self._observer.reached_code = []
+        self.observer.reached_code = []
         if lost or differs:
             self.judge_doubt(in_words(lost, differs))
 
@@ -121,7 +121,7 @@ class Examination:
 
     def ask_batch(self) -> None:
         """Look at what the script does between step() and its next batch."""
-        self._observed(self._observer.ask_batch)
+        self._observed(self.observer.ask_batch)
         self._tell()
 
     def judge_changes(self) -> None:
@@ -165,11 +165,11 @@ class Examination:
         """
         self._begins = begun_with is None
         self._sources.arrays = begun_with or {}
-        self._observer.load(observed)
+        self.observer.load(observed)
 
     def observed(self) -> dict[str, Any] | None:
         """Return the section ``observed`` of a checkpoint; reports what cannot be stored."""
-        section: dict[str, Any] | None = self._observed(partial(self._observer.section, sys._getframe(1)))
+        section: dict[str, Any] | None = self._observed(partial(self.observer.section, sys._getframe(1)))
         self._tell()
         return section
 
@@ -194,7 +194,7 @@ class Examination:
     def end_step(self) -> None:
         """Look at what training has changed, if a look is due; call after each micro-step."""
         self._memory.first_step_ended()
-        self._observed(self._observer.end_step)
+        self._observed(self.observer.end_step)
 
     def _observed(self, look: Callable[[], Any]) -> Any:
         """Return what ``look`` does, or None where the user's objects cannot be read, which is said once."""
@@ -217,10 +217,10 @@ class Examination:
             return None
 
     def _tell(self) -> None:
-        new = [path for path in self._observer.slots if path not in self._told]
+        new = [path for path in self.observer.slots if path not in self._told]
         if new:
             _log.info("%s", stored(new))
-        unstored = {path: why for path, why in self._observer.unstored.items() if f"!{path}" not in self._told}
+        unstored = {path: why for path, why in self.observer.unstored.items() if f"!{path}" not in self._told}
         self._told |= {*new, *(f"!{path}" for path in unstored)}
         if unstored:
             if self._strict and not self._has_saved:
@@ -234,7 +234,7 @@ class Examination:
     def _reached(self) -> Reached:
         sources, known, tensors = self._sources, Known(), self._sources.tensors()
         cells, position, batches = sources.every_cell(), sources.position, sources.batches
-        if not self._observer.has_begun:  # later ones are refused
+        if not self.observer.has_begun:  # later ones are refused
             self._parameters = {id(parameter) for cell in cells for parameter in cell.get_parameters()}
         known.parameters = dict(tensors)
         known.stored |= {*map(id, tensors.values()), *self._parameters}
@@ -297,9 +297,6 @@ class Examination:
             walk.add(Root("data", "", f"{LOADER}{type(loader).__name__}"), loader)
             walk.run()
         return self._compared.texts(frame) | {path: node.text for path, node in walk.nodes.items()}
-
-    def unstored(self) -> dict[str, str]:
-        return dict(self._observer.unstored)
 
     def judge_doubt(self, doubt: str | None, *, may_refuse: bool = True) -> None:
         """Report ``doubt``, if there is one; ResumeError if ``strict`` refuses it and that ``may_refuse``."""

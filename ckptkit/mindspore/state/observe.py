@@ -84,7 +84,7 @@ class StateObserver:
 
     def unstored(self) -> dict[str, str]:
         """Return what training changes and cannot be stored, with what it is."""
-        return self._examination.unstored()
+        return dict(self._examination.observer.unstored)
 
     def drawing_in_state_dict(self) -> list[str]:
         """Return the names of stateful objects whose ``state_dict()`` draws random numbers; calls each once."""

@@ -60,7 +60,14 @@ class OtherCallbacks:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every adapted callback by class name."""
-        return {name: _state_of(*adapted) for name, adapted in self._adapted.items()}
+        states: dict[str, Any] = {}
+        for name, (callback, fields) in self._adapted.items():
+            states[name] = {field: np.array(getattr(callback, field)) for field in fields}
+            best = getattr(callback, "best_weights_param_dict", None)
+            if best is not None:
+                leaves = [leaf_of(weight, parameter.asnumpy(), role="state") for weight, parameter in best.items()]
+                states[name]["best_weights"] = {leaf.name: [leaf.dtype, np.array(leaf.array)] for leaf in leaves}
+        return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Keep ``state`` until `restore`."""
@@ -74,26 +81,13 @@ class OtherCallbacks:
         for name in sorted(loaded.keys() - self._adapted.keys()):
             _log.warning("the checkpoint has state of a callback %s, which this training does not use", name)
         for name, (callback, _) in self._adapted.items():
-            if name in loaded:
-                _restore(callback, loaded[name])
-            else:
+            if name not in loaded:
                 _log.warning("the callback %s is not in the checkpoint and begins afresh", name)
-
-
-def _state_of(callback: Callback, fields: Sequence[str]) -> dict[str, Any]:
-    state: dict[str, Any] = {field: np.array(getattr(callback, field)) for field in fields}
-    best = getattr(callback, "best_weights_param_dict", None)
-    if best is not None:
-        leaves = [leaf_of(name, parameter.asnumpy(), role="state") for name, parameter in best.items()]
-        state["best_weights"] = {leaf.name: [leaf.dtype, np.array(leaf.array)] for leaf in leaves}
-    return state
-
-
-def _restore(callback: Callback, state: Mapping[str, Any]) -> None:
-    for field, value in state.items():
-        if field == "best_weights":
-            callback.best_weights_param_dict = {
-                name: ms.Parameter(tensor_of(bits, dtype), name=name) for name, (dtype, bits) in value.items()
-            }
-        else:
-            setattr(callback, field, value.item() if value.dtype.kind in "iu" else value)
+            for field, value in loaded.get(name, {}).items():
+                if field == "best_weights":
+                    best = {
+                        weight: ms.Parameter(tensor_of(bits, dtype), weight) for weight, (dtype, bits) in value.items()
+                    }
+                    callback.best_weights_param_dict = best
+                else:
+                    setattr(callback, field, value.item() if value.dtype.kind in "iu" else value)
