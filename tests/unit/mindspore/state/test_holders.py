@@ -163,9 +163,6 @@ def test_own_state_methods_precede_parameter_holder():
             StateManager(accumulation_cell(2), thing=one)
 
 
-# Plain attributes
-
-
 class Inner:
     def __init__(self):
         self.level = 0.5
@@ -365,9 +362,6 @@ def test_a_save_refuses_parameters_replaced_in_mid_run(root, change, name):
         assert len(manager.checkpoints()) == (name is None)
 
 
-# Trainings without one train cell
-
-
 def test_weights_that_others_may_write_are_not_steady():
     """Those of a second optimizer, which may step within the first one's cycle, and those of no optimizer."""
     first, beside = nn.Dense(300, 300, has_bias=False), nn.Dense(301, 300)
@@ -396,9 +390,6 @@ def test_cells_that_make_no_training_are_refused_with_advice():
     for wrong in ([], [Mlp(), object()], "cell", None):
         with pytest.raises(TypeError, match=r"train_cell must be an nn\.Cell or a list of them"):
             StateManager(wrong)
-
-
-# What cannot be exact is said once, before anything is changed
 
 
 class Dropped(Mlp):

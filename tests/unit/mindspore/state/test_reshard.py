@@ -110,9 +110,6 @@ def accumulators(state):
     return {one.name: one.asnumpy().copy() for one in state.cell.accumulators}
 
 
-# Accumulators
-
-
 def assert_sums(states, expected, tolerance=1e-6):
     for name, whole in expected.items():
         found = np.sum([np.float64(accumulators(state)[name]) for state in states], axis=0)
@@ -168,9 +165,6 @@ def test_state_comes_from_home_rank():
         state = manager(2, rank, 4, cell=train_cell(2, WithBuffer))
         state.apply(checkpoint.for_rank(rank))
         assert float(state.cell.network.buffer.asnumpy()[0]) == expected, rank
-
-
-# K
 
 
 def test_a_constant_goes_through_all_worlds():
@@ -245,9 +239,6 @@ def test_unfit_checkpoint_is_refused_without_changes():
     assert (state.cell.accumulation_steps, state.cell.schedule.at(1)) == (4, 6)
 
 
-# Other train cells
-
-
 def foreign(k, rank, size, delivered=0, micro_step=0):
     network = Net()
     cell = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
@@ -284,9 +275,6 @@ def test_cell_given_by_name_keeps_its_world():
     state = manager(2, 1, 2, other=cells[3])
     state.apply(checkpoint.for_rank(1))
     assert (state.cell.counters.micro_step, cells[3].counters.micro_step) == (1, 1)
-
-
-# Files
 
 
 def newest(root):

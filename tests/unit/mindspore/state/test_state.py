@@ -53,9 +53,6 @@ def trained(cell, calls, first=0):
     return cell
 
 
-# Roles and lifetimes
-
-
 class Wide(Mlp):
     """Has tensors of 64 KiB, where the lifetime of the optimizer's parameters begins to count."""
 
@@ -188,9 +185,6 @@ class Box:
     def load_state_dict(self, state):
         self.loaded += 1
         self.value = state
-
-
-# Refusals change nothing
 
 
 class Renamed(Mlp):
@@ -352,9 +346,6 @@ def test_section_that_nobody_here_wrote_is_refused():
     state.apply(contents)
 
 
-# Counters that disagree
-
-
 def test_counts_that_disagree_are_refused():
     """Of calls and delivered batches, and of updates; a restore forgets what was counted before."""
     state = StateManager(trained(accumulation_cell(4), 3), pipeline())
@@ -389,9 +380,6 @@ def test_updates_before_the_run_are_not_counted():
     assert cell.optimizer.global_step.asnumpy() == [106]
     trained(cell, 2)
     state.capture()
-
-
-# One's own loop
 
 
 def own_loop(root, epochs, stop_at=None, *, make=accumulation_cell, counts=False):

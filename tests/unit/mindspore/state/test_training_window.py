@@ -111,9 +111,6 @@ class Loop:
             self.manager.step(self.state)
 
 
-# One's own loop
-
-
 @pytest.fixture
 def stalled(root):
     """Begins a loop on a storage that stalls in the middle of a file, or before it."""
