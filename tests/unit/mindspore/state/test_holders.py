@@ -369,7 +369,7 @@ def test_weights_that_others_may_write_are_not_steady():
     network = Mlp()
     network.layer = first
     cell = accumulation_cell(3, network=lambda: network)
-    other = optim.SGD([first.weight], 0.1)
+    other = optim.Adam([first.weight], 0.1)
     state = StateManager([beside, cell, other])
     assert state.cell is cell
     lifetimes = {leaf.name: leaf.lifetime for leaf in state.capture().leaves}

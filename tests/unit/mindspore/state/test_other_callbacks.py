@@ -195,7 +195,7 @@ def test_each_counter_of_each_callback_is_restored_once_with_its_type():
         assert {name: getattr(callback, name) for name in values} == values
     assert type(fresh[0].wait) is int
     best, expected = fresh[0].best_weights_param_dict, given[0].best_weights_param_dict
-    assert all(type(one) is ms.Parameter and one.name == name for name, one in best.items())
+    assert all(isinstance(one, ms.Parameter) and one.name == name for name, one in best.items())
     assert {name: one.get_bytes() for name, one in best.items()} == {n: one.get_bytes() for n, one in expected.items()}
     fresh[0].wait = 9
     later.restore()

@@ -114,8 +114,7 @@ def refused(cell, state):
     return True
 
 
-@pytest.mark.usefixtures("way")
-def test_failed_restore_blocks_training_until_next_restore(two, root, tmp_path):
+def test_failed_restore_blocks_training_until_next_restore(two, root, tmp_path, way):
     _, (older, bits, counters), (newer, _, _) = two
     good = tmp_path / "good"
     shutil.copytree(root, good)
@@ -130,7 +129,7 @@ def test_failed_restore_blocks_training_until_next_restore(two, root, tmp_path):
     with pytest.raises(ck.CorruptCheckpointError, match="no checkpoint of the run"):
         saves.restore(state)
     assert (cell.counters, box.loaded) == (counted, 0)
-    assert tensors(cell) != weights
+    assert way == "copy" or tensors(cell) != weights
     assert refused(cell, state)
     with pytest.raises(ck.ResumeError, match="half restored"):
         manager(tmp_path / "elsewhere").restore(StateManager(cell, box=box))
