@@ -162,7 +162,10 @@ def test_complete_training_is_started_again_without_a_batch(tmp_path, caplog, mo
     whole, *_ = trained(tmp_path / "run", every=3)
     assert saved(tmp_path / "run")[-2:] == [6, 8]
     assert trained(tmp_path / "run") == (whole, PLACES, 8)  # what the script keeps itself is put back, too
-    for said in ("training is complete (8 batches are 2 epochs); nothing to do", "To train on, give more than 2 epochs"):
+    for said in (
+        "training is complete (8 batches are 2 epochs); nothing to do",
+        "To train on, give more than 2 epochs",
+    ):
         assert said in caplog.text
     with pytest.raises(ResumeError, match="Give all epochs to one call"):
         trained(tmp_path / "run", epochs=3)  # as in `for epoch in range(3): for x in ck.loop(..., epoch + 1)`
