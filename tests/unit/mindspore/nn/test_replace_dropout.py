@@ -88,11 +88,14 @@ def test_displaced_layer_that_still_runs_stays_named():
 
 
 class Headed(nn.SequentialCell):
-    """Has a layer beside its list."""
+    """Has a layer beside its list, and before the layers of that."""
 
     def __init__(self):
-        super().__init__(nn.Dense(8, 8), nn.Dropout(p=0.25))
+        super().__init__()
         self.drop = nn.Dropout(p=0.5)
+        for layer in (nn.Dense(8, 8), nn.Dropout(p=0.25)):
+            self.append(layer)
+        del self.cell_list[0]
 
     def construct(self, x):
         return self.drop(super().construct(x))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import mindspore as ms
 import pytest
 from mindspore import nn, ops
@@ -90,10 +92,13 @@ def test_other_setting_of_the_process_is_named(resume):
 
 @pytest.mark.parametrize("mode", ["pynative", "graph"])
 def test_other_rate_of_a_schedule_is_named(resume, mode):
-    decay = "plain", nn.PolynomialDecayLR(0.1, 0.0, 10, 1.0)
-    assert "learning rate" not in resume(decay, mode=mode)
-    said = resume(decay, ("plain", nn.PolynomialDecayLR(0.1, 0.0, 20, 1.0)), mode=mode)
-    assert "the learning rate of update 2 is 0.09, in the saved run 0.08." in said
+    """Of the next update, or only of the one after it."""
+    for now, other, said in [
+        (nn.PolynomialDecayLR(0.1, 0.0, 10, 1.0), nn.PolynomialDecayLR(0.1, 0.0, 20, 1.0), "2 is 0.09, in .* 0.08"),
+        (*(nn.ExponentialDecayLR(0.1, 0.5, steps, is_stair=True) for steps in (3, 4)), "3 is 0.1, in .* 0.05"),
+    ]:
+        assert "learning rate" not in resume(("plain", now), mode=mode)
+        assert re.search(rf"the learning rate of update {said}\.", resume(("plain", now), ("plain", other), mode=mode))
 
 
 def test_asking_a_schedule_changes_nothing():
