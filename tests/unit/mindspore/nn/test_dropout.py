@@ -66,8 +66,7 @@ def test_layers_and_deep_copies_draw_different_masks():
     layers = [*nn.CellList([Dropout(0.5), Dropout(0.5)])]
     layers.append(copy.deepcopy(layers[0]))
     assert layers[2].key.name == layers[0].key.name, "by which it is stored"
-    drawn = [masks(layer, 1)[0].tobytes() for layer in layers]
-    assert len({*drawn}) == 3
+    assert len({masks(layer, 1)[0].tobytes() for layer in layers}) == 3
 
 
 def test_nothing_happens_in_evaluation_or_with_p_zero():

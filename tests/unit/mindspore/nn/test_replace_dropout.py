@@ -72,7 +72,6 @@ def test_replaced_layers_keep_rate_and_unique_names():
 
 
 def test_displaced_layer_that_still_runs_stays_named():
-    """What is called in its place is called as before."""
     layers = nn.SequentialCell(nn.ReLU(), nn.Dropout(p=0.5), nn.Dense(8, 8)).set_train()
     layers.insert_child_to_cell("1", nn.Identity())
     layers.insert_child_to_cell("2", nn.Dropout(p=0.5))
