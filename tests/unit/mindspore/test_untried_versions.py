@@ -6,18 +6,12 @@ import re
 from pathlib import Path
 
 import mindspore as ms
-import pytest
 from support.training import Mlp
 
 import ckptkit as ck
 from ckptkit.mindspore import versions
 
 FOLDER = Path(versions.__file__).parent
-
-
-@pytest.fixture(autouse=True)
-def _as_in_a_new_process():
-    versions.warn_if_untried.cache_clear()
 
 
 def test_newer_version_is_named_once(caplog):
@@ -31,6 +25,7 @@ def test_newer_version_is_named_once(caplog):
 
 def test_training_asks_for_the_version(caplog, monkeypatch):
     monkeypatch.setattr(versions, "NEWEST_TRIED", (2, 6))
+    versions.warn_if_untried.cache_clear()  # as in a new process
     ck.StateManager(Mlp())
     assert f"MindSpore {ms.__version__} is newer than" in caplog.text
 
