@@ -174,7 +174,8 @@ class Loop(Iterable[Any]):
 
         ::
 
-            for epoch, dataset in ck.loop("runs/x", dataset, epochs=3, train=[network, optimizer]).epochs:
+            run = ck.loop("runs/x", dataset, epochs=3, train=[network, optimizer])
+            for epoch, dataset in run.epochs:
                 for x, y in dataset.create_tuple_iterator():
                     loss = step(x, y)
                 score = evaluate()

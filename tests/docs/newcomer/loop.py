@@ -18,5 +18,6 @@ for epoch in range(3):
     for image, label in dataset.create_tuple_iterator():
         loss, grads = gradients(image, label)
         optimizer(grads)
+    print(f"epoch {epoch}: loss {loss.asnumpy():.4f}")
 
 ms.save_checkpoint(net, "digits.ckpt")

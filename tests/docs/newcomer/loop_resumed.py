@@ -16,9 +16,11 @@ loss_fn = nn.CrossEntropyLoss()
 optimizer = nn.Adam(net.trainable_params(), learning_rate=0.01)
 gradients = ms.value_and_grad(lambda image, label: loss_fn(net(image), label), None, optimizer.parameters)
 
-for epoch, dataset in ck.loop("runs/digits", dataset, epochs=3, train=[net, optimizer]).epochs:
+run = ck.loop("runs/digits", dataset, epochs=3, train=[net, optimizer])
+for epoch, dataset in run.epochs:
     for image, label in dataset.create_tuple_iterator():
         loss, grads = gradients(image, label)
         optimizer(grads)
+    print(f"epoch {epoch}: loss {loss.asnumpy():.4f}")
 
 ms.save_checkpoint(net, "digits.ckpt")

@@ -1,4 +1,4 @@
-"""A loop of epochs over `ck.loop`: exact wherever in an epoch the process dies, with two changed lines."""
+"""A loop of epochs over `ck.loop`: exact wherever in an epoch the process dies, with three changed lines."""
 
 from __future__ import annotations
 
