@@ -117,7 +117,7 @@ class Examination:
 
     def note_place(self, *, is_within_epoch: bool) -> None:
         """Note the variables that are live here, where a loop asks for its next batch or epoch."""
-        self._observed(lambda: self._observer.note_place(is_within_epoch=is_within_epoch))
+        self._observed(lambda: self.observer.note_place(is_within_epoch=is_within_epoch))
 
     def ask_batch(self) -> None:
         """Look at what the script does between step() and its next batch."""
