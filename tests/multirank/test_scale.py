@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-import random
-import statistics
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,9 @@ import pytest
 from benchmarks.scale.costs import SIZES, Row, commits, median, rows
 from benchmarks.scale.job import KEPT, Commit, Job
 from benchmarks.scale.network import Line, Network
-from benchmarks.scale.storage import PAGE, Objects, storage_over
+from benchmarks.scale.storage import PAGE
 from ckptkit.core import worker
 from ckptkit.run.catalog import latest_checkpoint, list_rows
-from ckptkit.storage.s3.options import CONNECTIONS, S3Options, connect
 
 FILES = 5  # of a rank: three shards, its document, its receipt
 LARGEST = SIZES[-1]
@@ -58,13 +55,6 @@ def test_requests_of_a_save_hardly_depend_on_the_number_of_ranks(sizes):
             walked = [one for one in save.leader.requests if one.key == f"{save.name.folder}/"]
             # Rank 0 has no receipt; the manifest is not there yet.
             assert ranks == 1 or len(walked) == math.ceil((FILES * ranks - 1) / PAGE), ranks
-
-
-@pytest.mark.extended
-def test_rank_0_requests_grow_little_with_ranks():
-    asked = {ranks: statistics.median(len(one.leader.requests) for one in saved(ranks)[1]) for ranks in (8, LARGEST)}
-    assert asked[LARGEST] < 6 * asked[8], asked
-    assert asked[LARGEST] < LARGEST / 32, asked
 
 
 @pytest.mark.parametrize("ranks", [8, pytest.param(512, marks=pytest.mark.extended)])
@@ -115,28 +105,3 @@ def test_pool_requests_take_time_concurrently():
     for number in range(640):
         network.send("get", str(number))
     assert beside < network.now() / 20
-
-
-def test_listings_come_in_pages_and_hold_everything():
-    network = Network(4)
-    objects = Objects(network)
-    rng = random.Random(5)
-    keys = {f"run/{rng.randrange(40):02d}/{rng.randrange(400)}" for _ in range(3000)}
-    keys |= {f"run/file{number}" for number in range(1500)}
-    for key in keys:
-        objects.put(key, b"x", 0.0)
-    storage = storage_over(objects)
-    assert storage.walk("run/").keys() == keys
-    assert len(network.line.requests) == math.ceil(len(keys) / PAGE)
-    listing = storage.list("run")
-    assert listing.folders == {key.split("/")[1] for key in keys if key.count("/") == 2}
-    assert listing.files.keys() == {key.split("/")[1] for key in keys if key.count("/") == 1}
-    assert storage.list("run", "file14").files.keys() == {
-        key.split("/")[1] for key in keys if key.startswith("run/file14")
-    }
-
-
-def test_real_client_pools_enough_connections():
-    options = S3Options(key="k", secret="s", endpoint_url="http://localhost:1")
-    client = connect(options, {}, options.keys(), "us-east-1")
-    assert client.api.meta.config.max_pool_connections >= CONNECTIONS >= worker.THREADS

@@ -3,8 +3,7 @@
 ``python -m mutation map FOLDER`` records which test of the default suite runs which line. ``python -m mutation run
 FOLDER --count 500 --seed 1`` draws mutants and lets the tests that run the changed line judge each, first those of the
 default suite, then, where none noticed it, all others of the same files. It goes on where it was stopped. ``python -m
-mutation table FOLDER`` prints the result. ``python -m mutation plant FOLDER PATCH...`` does the same with defects that
-somebody wrote by hand, and the default suite alone.
+mutation table FOLDER`` prints the result.
 """
 
 from __future__ import annotations
@@ -18,16 +17,14 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from support.process import WarmServer
 
 from mutation.coverage_map import CoverageMap
-from mutation.patch import Patch
 from mutation.sample import Mutant, draw, mutated
 
 REPOSITORY = Path(__file__).parents[2]
@@ -40,7 +37,6 @@ STARTING_SECONDS = 60.0  # of pytest, MindSpore and a server, on a busy machine
 SLOWER = 5.0  # a test that takes as many times longer than it did hangs
 
 Verdict = Literal["killed", "hung", "survived", "not covered"]
-Change = TypeVar("Change")
 
 
 @dataclass(frozen=True)
@@ -54,23 +50,19 @@ class Budget:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("map", "run", "plant", "table"):
+    for verb in ("map", "run", "table"):
         verbs.add_parser(verb).add_argument("folder", type=Path)
-    verbs.choices["run"].add_argument("--count", type=int, default=500)
-    verbs.choices["run"].add_argument("--seed", type=int, default=1)
-    verbs.choices["plant"].add_argument("patches", type=Path, nargs="+", help="as `git diff` writes them")
-    for verb, seconds, cases in (("run", 120.0, 4), ("plant", 600.0, 20)):
-        options = verbs.choices[verb]
-        options.add_argument("--workers", type=int, default=2)
-        options.add_argument("--seconds", type=float, default=seconds, help="of tests for one change and suite")
-        options.add_argument("--cases", type=int, default=cases, help="of one test function for one change, at most")
+    options = verbs.choices["run"]
+    options.add_argument("--count", type=int, default=500)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--seconds", type=float, default=120.0, help="of tests for one change and suite")
+    options.add_argument("--cases", type=int, default=4, help="of one test function for one change, at most")
     given = parser.parse_args()
     if given.verb == "map":
         record(given.folder)
     elif given.verb == "run":
         run(given.folder, given.count, given.seed, given.workers, Budget(given.seconds, given.cases))
-    elif given.verb == "plant":
-        plant(given.folder, given.patches, given.workers, Budget(given.seconds, given.cases))
     else:
         print(table(given.folder))
 
@@ -92,36 +84,6 @@ def run(folder: Path, count: int, seed: int, workers: int, budget: Budget) -> No
     judged = {one["name"] for one in read(results)}
     waiting = [one for one in draw(REPOSITORY, count, seed) if one.name not in judged]
 
-    def judged_by(copy: Copy, mutant: Mutant) -> None:
-        found = judge(copy, mutant, lines, collected, budget)
-        with results.open("a") as file:
-            file.write(json.dumps(found) + "\n")
-        print(f"{len(waiting):4d} left  {found['default']:11} {found['full']:11} {mutant.name}", flush=True)
-
-    spread(folder, waiting, workers, judged_by)
-
-
-def plant(folder: Path, patches: Sequence[Path], workers: int, budget: Budget) -> None:
-    """Say of each patch which test of the default suite notices it."""
-    collected = collect(SUITES["default"])
-    lines = CoverageMap(folder, collected)
-
-    def judged_by(copy: Copy, patch: Patch) -> None:
-        covering = set().union(*(lines.covering(path, *span) for path, spans in patch.lines.items() for span in spans))
-        files = {test.partition("::")[0] for test in covering}
-        beside = {test for test in collected - covering if test.partition("::")[0] in files}
-        for tests in (covering, beside):  # a process that a test starts is not always seen to run a line
-            chosen = choose(tests, lines, budget)
-            verdict, by = copy.try_tests(patch.planted(copy.folder), chosen, sum(map(lines.seconds, chosen)))
-            print(f"{patch.name}: {verdict} {by} ({len(chosen)} of {len(tests)} tests)", flush=True)
-            if verdict in ("killed", "hung"):
-                break
-
-    spread(folder, [*map(Patch, patches)], workers, judged_by)
-
-
-def spread(folder: Path, waiting: list[Change], workers: int, act: Callable[[Copy, Change], None]) -> None:
-    """Have ``act`` judge each change, in ``workers`` copies of the repository."""
     lock = threading.Lock()
     copies = [Copy(folder.resolve() / f"worker-{number}") for number in range(workers)]
     for copy in copies:
@@ -132,8 +94,11 @@ def spread(folder: Path, waiting: list[Change], workers: int, act: Callable[[Cop
             with lock:
                 if not waiting:
                     return
-                change = waiting.pop(0)
-            act(copy, change)
+                mutant = waiting.pop(0)
+            verdict = judge(copy, mutant, lines, collected, budget)
+            with results.open("a") as file:
+                file.write(json.dumps(verdict) + "\n")
+            print(f"{len(waiting):4d} left  {verdict['default']:11} {verdict['full']:11} {mutant.name}", flush=True)
 
     threads = [threading.Thread(target=work, args=(copy,)) for copy in copies]
     for thread in threads:
@@ -161,14 +126,17 @@ class Copy:
         if verdict != "survived":
             raise RuntimeError(f"{by} fails without a mutant; {self.folder / 'said'} has its words")
 
-    def try_tests(
-        self, planted: AbstractContextManager[None], tests: Sequence[str], seconds: float
-    ) -> tuple[Verdict, str]:
-        """Run ``tests`` while the copy is changed until one fails; returns which did."""
+    def try_tests(self, mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[Verdict, str]:
+        """Run ``tests`` while the copy holds the mutant until one fails; returns which did."""
         if not tests:
             return "not covered", ""
-        with planted:
+        module = self.folder / mutant.path
+        original = module.read_bytes()
+        try:
+            module.write_text(mutated(REPOSITORY, mutant), encoding="utf-8")
             return self._run(tests, seconds)
+        finally:
+            module.write_bytes(original)
 
     def _run(self, tests: Sequence[str], seconds: float) -> tuple[Verdict, str]:
         chosen = self.folder / "chosen-tests"
@@ -199,18 +167,6 @@ class Copy:
         return "killed", failed[0].split(" - ")[0] if failed else f"pytest ended with {returncode}"
 
 
-@contextmanager
-def planted(folder: Path, mutant: Mutant) -> Iterator[None]:
-    """Have the copy in ``folder`` hold the mutant."""
-    module = folder / mutant.path
-    original = module.read_bytes()
-    try:
-        module.write_text(mutated(REPOSITORY, mutant), encoding="utf-8")
-        yield
-    finally:
-        module.write_bytes(original)
-
-
 def judge(
     copy: Copy, mutant: Mutant, lines: CoverageMap, collected: dict[str, set[str]], budget: Budget
 ) -> dict[str, object]:
@@ -219,16 +175,14 @@ def judge(
     covering = lines.covering(mutant.path, *mutant.lines)
     found: dict[str, object] = {"name": mutant.name, "lines": mutant.lines, "diff": mutant.diff}
     chosen = choose(covering & collected["default"], lines, budget)
-    found["default"], found["by"] = copy.try_tests(
-        planted(copy.folder, mutant), chosen, sum(map(lines.seconds, chosen))
-    )
+    found["default"], found["by"] = copy.try_tests(mutant, chosen, sum(map(lines.seconds, chosen)))
     found["tests"] = len(chosen)
     found["full"] = found["default"]
     if found["default"] in ("survived", "not covered"):
         files = {test.partition("::")[0] for test in covering}
         others = {test for test in collected["full"] if test.partition("::")[0] in files}
         rest = choose(others - set(chosen), lines, budget)
-        verdict, by = copy.try_tests(planted(copy.folder, mutant), rest, sum(map(lines.seconds, rest)))
+        verdict, by = copy.try_tests(mutant, rest, sum(map(lines.seconds, rest)))
         if verdict != "not covered":
             found["full"], found["by"] = verdict, by
         found["tests"] = len(chosen) + len(rest)

@@ -110,14 +110,6 @@ class Job:
         paths = [self.life.trace(rank) for rank in range(self.life.world_size)]
         return [read_trace(path) if path.exists() else [] for path in paths]
 
-    def lags(self, rank: int = 0) -> list[int]:
-        """How far the mirror that is farthest behind was behind, after each micro-step."""
-        return [*map(int, self.life.lag(rank).read_text().split())]
-
-    def said(self) -> str:
-        """All that was written, for messages and to look for warnings."""
-        return "\n".join(one.said() for one in self.ranks)
-
 
 def assert_continues(reference: Job, began: int, last: Job, *before: Job) -> None:
     """See that lives make up the undisturbed one, in every bit of every rank; the last one came to the end."""

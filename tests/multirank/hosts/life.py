@@ -40,8 +40,6 @@ class Life:
     homes: tuple[str, ...] = ()
     mirrors: tuple[dict[str, Any], ...] = ()
     elastic: bool = False
-    save_every: int = 1
-    settle: bool = False
     stand_still: tuple[int, ...] = ()
     retry_for: float = 60
 
@@ -71,10 +69,6 @@ class Life:
 
     def trace(self, rank: int) -> Path:
         return Path(self.notes, f"trace-{rank}.jsonl")
-
-    def lag(self, rank: int) -> Path:
-        """The file with a line for each micro-step: how far the mirror that is farthest behind was behind."""
-        return Path(self.notes, f"lag-{rank}")
 
     def report(self, rank: int) -> Path:
         return Path(self.notes, f"rank-{rank}.json")
@@ -115,7 +109,7 @@ class Kept(ck.CheckpointCallback):
         self._life, self._rank, self._trace = life, rank, trace
         super().__init__(
             **options(life),
-            save=ck.SaveEvery(micro_steps=life.save_every),
+            save=ck.SaveEvery(micro_steps=1),
             keep=ck.KeepLatest(100),
             saving=ck.Saving(when_busy="wait"),
             ranks=ck.Ranks(elastic=life.elastic, check_replicas=life.world_size > 1),
@@ -125,11 +119,6 @@ class Kept(ck.CheckpointCallback):
         params = run_context.original_args()
         self._trace.step(params)
         super().on_train_step_end(run_context)
-        if self._life.homes[1:]:
-            with self._life.lag(self._rank).open("a") as lags:
-                print(self._session.manager.mirror_lag, file=lags)
-        if self._life.settle and params.cur_step_num in self._life.stand_still:
-            self._session.manager.wait()
         pause(self._life, self._rank, params.cur_step_num)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.hosts.cluster import Cluster, Host
-from support.hosts.faults import HostLost, LinkDown, StorageReboot
+from support.hosts.faults import LinkDown, StorageReboot
 from support.hosts.running import until
 
 from multirank.hosts.homes import checkpoints, newest
@@ -124,7 +124,7 @@ def test_a_lost_host_goes_on_from_its_neighbour(tiers: Tiers, undisturbed: Undis
         first.go_on(10)
         first.wait_standing(15)
         tiers.wait(first, 15, 10, 1)
-        assert HostLost(lost).begin().fired >= 1
+        assert lost.kill() >= 1
         assert cut.fired == 1
     assert not lost.memory.exists()
     assert not lost.disk.exists()
@@ -146,7 +146,7 @@ def test_a_lost_host_and_neighbour_go_on_from_the_bucket(tiers: Tiers, undisturb
     first.wait_standing(10)
     tiers.wait(first, 10, 10, 1)
     for lost in (tiers.neighbour, tiers.host):
-        assert HostLost(lost).begin().fired >= 1
+        assert lost.kill() >= 1
         assert not lost.memory.exists()
         tiers.cluster.replace(lost)
     tiers.open_neighbour()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.options import grouped
-from support.runs.ranks import CYCLE, PATIENCE, SIZE, Life, Mortal, check_whole, committed, digests_at, new_run
+from support.runs.ranks import CYCLE, PATIENCE, Life, Mortal, check_whole, committed, digests_at, new_run
 from support.thread_ranks import Ended, RankLostError, results_of, run_ranks
 
 import ckptkit as ck
@@ -123,21 +123,6 @@ def test_more_ranks_cost_no_rank_above_0_more_documents(tmp_path: Path) -> None:
                 check_whole(base / home, name, ranks)
 
 
-def test_file_of_somebody_else_in_a_part_prevents_its_upload(tmp_path: Path) -> None:
-    """Also in the folder of a rank that reads no other rank's document."""
-    foreign = tmp_path / "bucket/checkpoints" / names(6)[0] / "rank-00002/foreign"
-
-    def plant() -> None:
-        foreign.parent.mkdir(parents=True, exist_ok=True)
-        foreign.write_bytes(b"x")
-
-    fault = Fault(plant, operations={"delete"}, key=f"*{names(6)[0]}/receipts/*")  # before this rank looks
-    lives(job(tmp_path, 9, faults={2: [("bucket", fault)]}, final=False, keep=ck.KeepLatest(9)))
-    assert fault.fired == 1
-    assert committed(tmp_path / "neighbour") == names(3, 6, 9)
-    assert committed(tmp_path / "bucket") == names(3, 9)
-
-
 def test_whatever_homes_are_lost_every_rank_goes_on(tmp_path: Path) -> None:
     for ranks, lost in (2, ("memory", "neighbour")), (3, ("memory",)), (2, ("neighbour",)), (3, ("memory", "bucket")):
         base = tmp_path / f"{ranks} {lost}"
@@ -199,26 +184,6 @@ def test_mirror_that_one_rank_cannot_reach_is_away_for_all(tmp_path: Path) -> No
     away = Fault("error", times=None)
     ended = job(tmp_path, 9, faults={1: [("bucket", away)]})
     assert all(isinstance(one.error, StorageError) and "rank 1:" in str(one.error) for one in ended)
-
-
-def test_checkpoint_of_another_number_of_ranks_is_uploaded_whole(tmp_path: Path) -> None:
-    """What a smaller job begins with has more parts than it has ranks."""
-    assert SIZE % 2 == 0
-    results_of(job(tmp_path, 8, ranks=2))
-    shutil.rmtree(tmp_path / "bucket")
-    found = lives(job(tmp_path, 9, ranks=2))
-    assert {one.checkpoint for one in found} == set(names(8))
-    assert committed(tmp_path / "bucket")[-2:] == [*names(8), *names(9, attempt=2)]
-
-
-def test_part_whose_first_try_fails_at_the_end_arrives_with_the_second(tmp_path: Path) -> None:
-    """Rank 0 finds what the first try has left, and does not give up for it."""
-    fault = Fault("error", operations={"write"}, key=f"*{names(4)[0]}/rank-00001*")
-    found = lives(job(tmp_path, 4, ranks=2, faults={1: [("bucket", fault)]}))
-    assert fault.fired == 1
-    assert {one.saved[-1] for one in found} == set(names(4))
-    assert committed(tmp_path / "bucket")[-1:] == names(4)
-    check_whole(tmp_path / "bucket", names(4)[0], 2)
 
 
 def test_upload_that_fails_ends_no_rank_alone(tmp_path: Path) -> None:

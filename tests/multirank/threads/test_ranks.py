@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,6 @@ from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.storage import LocalStorage, Storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.watch import CheckpointWatch
 
 
 def test_every_rank_goes_on_with_its_own_bits(tmp_path: Path) -> None:
@@ -114,32 +112,6 @@ def test_final_save_of_ranks_forgives_earlier_failures(tmp_path: Path) -> None:
         results_of(ranks(root, 2, body, faults={0: fault}, preemption=preemption))
         assert fault.fired == ERROR_BUDGET
         assert committed(root) == ["a000001-c0000000001-m0000"]
-
-
-def test_save_without_a_thread_holds_up_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rank has no more threads once; the next save has a folder of its own."""
-    start, failing, name = threading.Thread.start, [], "a000001-c0000000000-m0000"
-
-    def fail_once(thread: threading.Thread) -> None:
-        if thread.name == "ckptkit-writer" and threading.current_thread().name in failing:
-            failing.clear()
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", fail_once)
-    for rank in range(2):
-        failing.append(f"rank-{rank}")
-        root = tmp_path / f"{rank}"
-        saves = lambda manager, run, world: (  # noqa: E731
-            str(manager.save(run).exception(timedelta(seconds=40))),
-            manager.save(run).result(),
-        )
-        ended = results_of(ranks(root, 2, saves, ranks=ck.Ranks(patience=timedelta(hours=1))))
-        assert failing == []
-        assert ended[rank][0] == "can't start new thread"
-        assert ended[0][0] != "None"
-        assert committed(root) == [f"{name}-t02"] == sorted({saved for _, saved in ended})
-        assert [one.name for one in (root / "checkpoints" / name).iterdir()] == ["COMMIT"]
 
 
 def test_stalled_rank_prevents_commit_within_patience(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -557,13 +529,6 @@ def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
         all_refuse(root, ended, "moments in ranks [1]", 1)
 
 
-def test_ranks_that_rewind_save_their_end(tmp_path: Path) -> None:
-    lives = results_of(job(tmp_path, 2, 2 * CYCLE, every=100, final=True, mid_cycle="rewind"))
-    assert [one.saved for one in lives] == [[committed(tmp_path)[-1]]] * 2
-    again = results_of(job(tmp_path, 2, 0, mid_cycle="rewind"))
-    assert tuple(one.restored for one in again) == digests_at(2, 2 * CYCLE)
-
-
 def test_ranks_know_cycles_begun_at_final_saves(tmp_path: Path) -> None:
     def body(manager, run, world):
         for batches in run.train_until(CYCLE + 2):
@@ -644,18 +609,6 @@ def test_replicated_state_is_written_in_equal_shares(tmp_path: Path) -> None:
     assert all(abs(one - elements) < 0.1 * elements for one in frozen)
 
 
-def test_copy_of_run_with_many_ranks_resumes(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    results_of(job(here, 3, 7))
-    request = CopyRequest(None, lambda: datetime(2030, 1, 1, tzinfo=timezone.utc), lambda: "1" * 32)
-    copy_run(LocalStorage(here), LocalStorage(there), request, CheckpointWatch())
-    assert committed(there) == committed(here)
-    lives = results_of(job(there, 3, 12))
-    assert {one.began for one in lives} == {6}
-    assert tuple(one.digest for one in lives) == digests_at(3, 12)
-    assert all(one.size_bytes > 0 for one in ck.CheckpointManager(there).checkpoints())
-
-
 def test_orphaned_parts_of_unstarted_save_are_removed(tmp_path: Path) -> None:
     """What other ranks wrote for a save that rank 0 never began is removed."""
     failing = Fault("error", operations={"list"}, key="attempts")
@@ -675,28 +628,6 @@ def test_orphaned_parts_of_unstarted_save_are_removed(tmp_path: Path) -> None:
     assert committed(tmp_path) == ["a000001-c0000000001-m0000"]
     left = sorted(one.name for one in (tmp_path / "checkpoints" / "a000001-c0000000000-m0002").iterdir())
     assert left == ["COMMIT"]
-
-
-def test_parts_of_a_commit_that_had_landed_go(tmp_path: Path) -> None:
-    """Rank 0 learns at the next try that the one before was committed, when the others write their parts of it."""
-    commit = "*-c0000000000-m0002/COMMIT"
-    faults = [
-        Fault("error", operations={"create"}, key=commit, when="after", times=2),
-        Fault("error", operations={"read"}, key=commit, times=2),
-    ]
-
-    def body(manager, run, world):
-        for fault in faults if world.rank == 0 else ():
-            world.storage.inject(fault)
-        for batches in run.train_until(4):
-            for _ in range({2: 2, 3: 1, 4: 1}.get(batches, 0)):
-                manager.save(run).exception()
-
-    results_of(ranks(tmp_path, 2, body, faults={0: Fault("error", key="no such key")}, save=SELDOM))
-    assert [fault.fired for fault in faults] == [2, 2]
-    landed = "a000001-c0000000000-m0002"
-    assert committed(tmp_path) == [landed, "a000001-c0000000000-m0003", "a000001-c0000000001-m0000"]
-    assert [one.name for one in (tmp_path / "checkpoints" / f"{landed}-t02").iterdir()] == ["COMMIT"]
 
 
 def test_ranks_that_cannot_start_together_do_not_start(tmp_path: Path) -> None:
@@ -729,8 +660,3 @@ def test_ranks_that_cannot_start_together_do_not_start(tmp_path: Path) -> None:
         assert [type(one.error) for one in ended[:2]] == [error] * 2, words
         assert all(words in str(one.error) for one in ended)
         assert [one.name for one in (tmp_path / "attempts").iterdir()] == ["000001.json"]
-
-
-def test_agree_before_restore_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ResumeError, match="restore"):
-        ck.CheckpointManager(tmp_path).agree(True)

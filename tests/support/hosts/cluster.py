@@ -201,11 +201,6 @@ class Cluster:
         self.hosts[place] = new
         return new
 
-    @property
-    def everyone(self) -> list[Host]:
-        """All hosts that are in use."""
-        return [self.storage, *self.hosts]
-
     def variables(self) -> dict[str, str]:
         """What a job has in its environment to reach the storage."""
         return {

@@ -33,9 +33,8 @@ _numbers = itertools.count()
 
 def missing() -> str | None:
     """What this machine lacks for hosts of our own; None if nothing."""
-    tools = [name for name in ("ip", "tc", "iptables") if shutil.which(name) is None]
-    if tools:
-        return f"{' and '.join(tools)} not found; on Debian: apt-get install iproute2 iptables"
+    if shutil.which("ip") is None:
+        return "ip not found; on Debian: apt-get install iproute2"
     if os.geteuid() != 0:
         return "network namespaces need root"
     try:
