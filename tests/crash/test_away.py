@@ -72,15 +72,6 @@ def test_events_of_failed_saves_forbid_nothing(new_root):
         assert Life(root).restore().checkpoint is None
 
 
-def test_commit_that_arrives_while_events_are_read_counts(root):
-    """It was not listed yet, and its event was stored before the events were read."""
-    started(root, 2)
-    away = taken_away(root)
-    arrival = Fault(lambda: bring_back(root, away), operations={"list"}, key="events")
-    assert Life(root, faults=[arrival]).restore().checkpoint == name_at(1, 2)
-    assert arrival.fired == 1
-
-
 def test_shards_of_a_first_attempt_outlive_fresh_start(root):
     """Nothing tells that it had commits, so the start is a fresh one; it deletes nothing that they would need."""
     started(root, 2, 4)

@@ -1,10 +1,9 @@
 """A run that somebody removed or moved and began anew while its old job lives: attempts have the same numbers again."""
 
 import pytest
-from support.runs.roots import copied
 from support.runs.scenario import Life, attempts, check_new_start, committed, digest_at, digest_of, name_at, tree
 
-from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
+from ckptkit.errors import StaleAttemptError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import latest_checkpoint
 from ckptkit.run.keep_policy import KeepLatest
@@ -123,25 +122,6 @@ def test_late_start_gives_the_number_back(root):
     assert running[0].saved_at(8) == name_at(2, 8)  # its document is there again
     assert committed(root) == [name_at(2, 6), name_at(2, 8)]
     check_new_start(root, latest=name_at(2, 8))
-
-
-def test_replaced_document_is_told_word_by_word(root, new_root, caplog):
-    """Where the job that is replaced looks before the late start does."""
-    started(root, 2)
-    elsewhere = new_root()
-    copied(tree(root), elsewhere)
-    running = started(root, 4, 6)
-    sound = root.get("attempts/000002.json")
-    started(elsewhere)
-    root.put("attempts/000002.json", elsewhere.get("attempts/000002.json"))
-    assert_stopped(running, 8)
-    assert f"To continue from {name_at(2, 6)}, stop all jobs" in caplog.text
-    assert sound.decode() in caplog.text
-    with pytest.raises(CorruptCheckpointError, match="if the file of a job was replaced, its log has the original"):
-        Life(root).restore()
-    (line,) = [line for line in caplog.text.splitlines() if line.startswith('{"')]
-    root.put("attempts/000002.json", line.encode())
-    check_new_start(root, latest=name_at(2, 6))
 
 
 def test_begun_anew_keeps_its_equal_frozen_shard(root):

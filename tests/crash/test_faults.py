@@ -2,16 +2,13 @@
 
 import io
 import itertools
-from dataclasses import replace
 
 import pytest
-from support.memory import MemorySource, contents_of
-from support.runs.scenario import digest_at, tree
+from support.runs.scenario import tree
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
-from ckptkit.testing.state import NumpyRun
 
 ACTIONS = {"error": StorageError, "kill": Killed}
 
@@ -76,45 +73,6 @@ def test_fault_counts_only_matching_calls(tmp_path):
                 struck.append(index)
         assert struck == hit, options
         assert fault.fired == len(hit)
-
-
-NAME = "a000001-c0000000000-m0000"
-
-
-def trained(batches, **options):
-    run = NumpyRun(accumulation_steps=4, **options)
-    for _ in run.train_until(batches):
-        pass
-    return run
-
-
-def test_restored_run_continues_bit_exactly():
-    """At a boundary and in mid-cycle; a capture changes nothing, and has accumulators in mid-cycle only."""
-    for batches in range(1, 9):
-        run, source = trained(3, seed=99), trained(batches)
-        capture = source.capture()
-        assert ("accumulators" in {leaf.name for leaf in capture.leaves}) == (batches % 4 != 0)
-        assert source.digest() == digest_at(batches)
-        run.apply(contents_of(capture, NAME))
-        assert run.digest() == digest_at(batches)
-        for _ in run.train_until(batches + 6):
-            pass
-        assert run.digest() == digest_at(batches + 6)
-    assert len({digest_at(batches) for batches in range(20)}) == 20
-
-
-def test_digest_detects_incomplete_restore():
-    for left_out in ("weights", "embedding", "moments", "accumulators", "rng", "progress"):
-        run = trained(3, seed=99)
-        whole, before = contents_of(trained(6).capture(), NAME), contents_of(run.capture(), NAME)
-        tensors, state = dict(whole.tensors), dict(whole.state)
-        if left_out in tensors:
-            tensors[left_out] = before.tensors[left_out]
-        elif left_out == "rng":
-            state["rng"] = before.state["rng"]
-        progress = whole.progress if left_out != "progress" else trained(5).progress()
-        run.apply(replace(whole, progress=progress, state=state, source=MemorySource(tensors)))
-        assert run.digest() != digest_at(6), left_out
 
 
 EFFECTS = [

@@ -23,13 +23,9 @@ from support.runs.scenario import (
     tree,
 )
 
-from ckptkit.errors import StaleAttemptError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed
-from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.watch import CheckpointWatch
 
 from .lives import bring_back, killed_saving, started, taken_away
 
@@ -162,17 +158,6 @@ def test_branch_of_failed_start_is_remembered(root):
     check_new_start(root, latest=name_at(1, 4))
 
 
-def test_commit_between_keeps_what_is_below(root):
-    """Its attempt may have gone on from there."""
-    tried(root, 3)
-    started(root, 8)  # attempt 5
-    before = numbers(root)
-    Life(root).restore(AT_6, rewind=True)
-    failed(root, 4)
-    assert set(numbers(root)) >= set(before)
-    check_new_start(root, latest=AT_6)
-
-
 def test_nothing_is_forgotten_while_checkpoints_are_away(root):
     """Before two later commits, nothing tells whether a first attempt had any."""
     started(root, 4)
@@ -182,14 +167,6 @@ def test_nothing_is_forgotten_while_checkpoints_are_away(root):
     assert numbers(root) == [1, 2, 3, 4, 5, 6, 7]
     bring_back(root, away)
     check_new_start(root, latest=name_at(1, 4))
-
-
-def test_roots_with_mirror_keep_every_start(root, tmp_path):
-    mirror = LocalStorage(tmp_path / "mirror")
-    started(root, 2, mirror=mirror).manager.wait()
-    for _ in range(5):
-        started(root, mirror=mirror)
-    assert numbers(root) == numbers(tmp_path / "mirror") == [1, 2, 3, 4, 5, 6]
 
 
 def test_forgetting_may_end_at_any_call(new_root):
@@ -218,38 +195,3 @@ def test_forgetting_may_end_at_any_call(new_root):
             Life(root, faults=[fault]).restore()
         assert fault.fired == 1
         check_new_start(root, latest=name_at(4, 10))
-
-
-def test_late_commit_of_forgotten_start_costs_nothing(root, caplog):
-    """Its job stood still between its fence check and its COMMIT for as long as all the starts took."""
-    history(root)
-    late = started(root)
-    fault = late.storage.inject(Fault(lambda: failed(root, 5), operations={"create"}, key="*/COMMIT"))
-    assert isinstance(late.save_at(8).exception(), StaleAttemptError)
-    assert fault.fired == 1
-    assert (root / f"checkpoints/{name_at(2, 8)}/COMMIT").exists()
-    assert 2 not in numbers(root)
-    life = Life(root)
-    assert life.restore().checkpoint == AT_6
-    assert "COMMIT" in caplog.text or "attempts/000002.json" in caplog.text
-    life.saved_at(9)
-    life.saved_at(10)
-    assert committed(root)[-2:] == [name_at(8, 9), name_at(8, 10)]
-    assert Life(root).restore().checkpoint == name_at(8, 10)
-
-
-def test_copy_goes_on_after_source_forgot(root, tmp_path):
-    tried(root, 2)
-    copied_to(tmp_path / "copy", root)
-    (tmp_path / "copy/events").mkdir(exist_ok=True)
-    failed(root, 3)
-    assert 2 not in numbers(root)
-    started(root, 8)
-    assert copied_to(tmp_path / "copy", root).copied == [name_at(7, 8)]
-    assert 2 in numbers(tmp_path / "copy")
-    check_new_start(tmp_path / "copy", latest=name_at(7, 8))
-
-
-def copied_to(copy, root, checkpoint=None):
-    request = CopyRequest(checkpoint, lambda: NOW, lambda: TOKEN)
-    return copy_run(LocalStorage(root), LocalStorage(copy), request, CheckpointWatch())

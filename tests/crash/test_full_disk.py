@@ -75,18 +75,6 @@ def test_start_beside_a_job_that_still_writes_is_safe(root, monkeypatch, when):
     check_new_start(root, latest=committed(root)[-1])
 
 
-def test_saves_that_fail_leave_the_reserve_to_the_next_start(root, monkeypatch):
-    disk = SmallDisk(root, monkeypatch)
-    life = saved(root, 2, 4)
-    disk.fill("blocks", 1)
-    for batches in (6, 7):
-        assert life.save_at(batches).exception() is not None
-        assert reserve(root) == ["0", "1", "2", "3"]
-    disk.fill("blocks")
-    assert saved(root).run.batches == 4
-    assert folders(tree(root)).uncommitted == []
-
-
 def test_save_whose_commit_has_no_room_is_emptied_first(root, monkeypatch):
     """Its void marker has no room before."""
     disk = SmallDisk(root, monkeypatch)

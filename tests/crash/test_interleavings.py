@@ -18,8 +18,6 @@ from support.runs.scenario import (
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import (
-    CheckpointNotFoundError,
-    CorruptCheckpointError,
     StaleAttemptError,
     StorageError,
 )
@@ -129,28 +127,6 @@ def test_save_is_reported_after_a_fence_check(root):
         zombie.manager.save_final(zombie.run)
     assert newer.saved_at(8) == name_at(2, 8)
     check_new_start(root, latest=name_at(2, 8))
-
-
-def test_commit_with_failed_fence_check_is_kept(new_root):
-    """The save asks once more. If that fails, too, the next one finds the commit, and nothing is written again."""
-    for failures, fails in (1, False), (2, True):
-        root = new_root()
-        life = started(root, 4, 6)
-        failing = Fault("error", operations={"list"}, key="attempts", times=failures)
-        landed = Fault(
-            lambda life=life, failing=failing: life.storage.inject(failing),
-            operations={"create"},
-            key=f"checkpoints/{name_at(1, 8)}/COMMIT",
-            when="after",
-        )
-        life.storage.inject(landed)
-        handle = life.save_at(8)
-        assert (landed.fired, failing.fired) == (1, failures)
-        assert (handle.exception() is not None) == fails
-        calls = life.calls_of(lambda life=life: life.manager.save_final(life.run))
-        assert not any(call.operation == "write" for call in calls)
-        assert life.saved_at(8) == name_at(1, 8)
-        check_new_start(root, latest=name_at(1, 8))
 
 
 def test_first_commit_before_fresh_sweep_is_found(root):
@@ -347,34 +323,6 @@ def test_start_overtaken_before_sweep_deletes_nothing(new_root):
         assert created == [*asked, "attempts/000002.json"]
         assert not [call for call in late.storage.calls if call.operation == "delete"]
         assert newer.saved_at(6) == name_at(3, 6)
-
-
-def test_chosen_checkpoint_pruned_while_opened_is_error(new_root):
-    for where in (
-        {"operations": {"create"}, "key": "attempts/*"},
-        {"operations": {"list"}, "key": "attempts", "nth": 2},
-    ):
-        root = new_root()
-        started(root, 4, 6)
-        chosen = name_at(1, 4)
-
-        def prune(root=root, chosen=chosen):
-            root.remove(*[key for key in tree(root) if chosen in key])
-
-        fault = Fault(prune, **where)
-        with pytest.raises(CheckpointNotFoundError, match=chosen):
-            Life(root, faults=[fault]).restore(chosen)
-        assert fault.fired == 1
-        check_new_start(root, latest=name_at(1, 6))
-
-
-def test_commits_of_another_run_are_refused(root, new_root):
-    started(root, 4, 6)
-    other = new_root()
-    started(other, 4, 6)
-    root.put("attempts/000001.json", other.get("attempts/000001.json"))
-    with pytest.raises(CorruptCheckpointError, match="token"):
-        Life(root).restore()
 
 
 def test_unparsable_commit_keeps_data_and_frozen_shards(root):

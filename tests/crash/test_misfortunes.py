@@ -4,7 +4,6 @@ import pytest
 from support.runs.scenario import (
     AT_6,
     Life,
-    check_new_start,
     committed,
     digest_at,
     digest_of,
@@ -57,15 +56,6 @@ def test_run_deletion_during_save_prevents_commit(life):
     assert committed(root) == []
     assert life.saved_at(8) == name_at(2, 8, 2)
     assert digest_of(root, name_at(2, 8, 2)) == digest_at(8)
-
-
-def test_save_continues_if_document_vanishes_while_read(root, life, caplog):
-    vanish = Fault(lambda: root.remove("attempts/000002.json"), operations={"read"}, key="attempts/000002.json")
-    life.storage.inject(vanish)
-    name = life.saved_at(8)
-    assert vanish.fired == 1
-    assert "The file is restored, and saves continue" in caplog.text
-    check_new_start(root, latest=name)
 
 
 class Raising(KeepPolicy):

@@ -16,7 +16,6 @@ from support.runs.scenario import (
     check_void_before_delete,
     committed,
     corrupt,
-    digest_at,
     folders,
     history,
     name_at,
@@ -24,7 +23,6 @@ from support.runs.scenario import (
 )
 
 from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, StorageError
-from ckptkit.format.documents import AttemptDocument, encode
 from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.testing.faults import DIVISIBLE, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.tools.prune import Rule, plan_prune, prune
@@ -57,6 +55,12 @@ def places(calls):
     """Numbers of the calls at which something is to happen: those beside which something changes, and some others."""
     changing = {number for number, call in enumerate(calls, 1) if call.operation in MUTATING}
     return [number for number in range(1, len(calls) + 1) if {number - 1, number} & changing or number % 6 == 1]
+
+
+@pytest.fixture(scope="module")
+def kind():
+    """A prune does nothing that depends on the kind of storage."""
+    return "local"
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +135,6 @@ def test_rules_say_which_of_them_keeps(root):
 
 
 def test_best_and_unreadable_metrics_are_kept(made):
-    """The best one stays, and so does one whose metrics cannot be read; not one of which COMMIT alone is left."""
     root = made({})
     life = Life(root, keep=KeepLatest(100))
     life.restore()
@@ -147,10 +150,6 @@ def test_best_and_unreadable_metrics_are_kept(made):
     goes, stays = why(root, best)
     assert goes == [name_at(1, 6)]
     assert stays[name_at(1, 4)] == "its metrics cannot be read"
-    folder = f"checkpoints/{name_at(1, 4)}/"  # now as if its COMMIT had arrived after it was removed
-    root.remove(*(key for key in tree(root) if key.startswith(folder) and not key.endswith("COMMIT")))
-    goes, stays = why(root, best)
-    assert goes == [name_at(1, 4), name_at(1, 6)]
 
 
 def test_corrupt_newest_does_not_count_in_retention(root):
@@ -165,40 +164,6 @@ def test_corrupt_newest_does_not_count_in_retention(root):
     pruned(root)
     assert name_at(1, 2) in committed(root)
     assert any(key.startswith("frozen/a000001") for key in tree(root))
-
-
-def test_broken_middle_attempt_keeps_its_possible_parents(made):
-    """Attempt 3 goes on from 2's latest; the document of 2 is damaged, leads nowhere, or is gone with all it had."""
-    for fault in ("damaged", "unlikely parent", "gone"):
-        root = made()
-        started(root, 14, 15, 16, keep=KeepLatest(100))
-        if fault == "gone":
-            root.remove(*[key for key in tree(root) if "a000002" in key or key == "attempts/000002.json"])
-        else:
-            fields = {key: one for key, one in attempts(tree(root))[2].items() if key != "digest"}
-            unlikely = encode(AttemptDocument(**{**fields, "parent": name_at(2, 99)}).sealed())
-            root.put("attempts/000002.json", b"{}" if fault == "damaged" else unlikely)
-        goes, stays = why(root, *RULES, branches=True)
-        assert goes == [name_at(3, 14)], fault
-        if fault == "gone":
-            assert stays[name_at(1, 6)] == "attempts/000002.json cannot be read, and may need it"
-            assert planned(root).problems == ("attempts/000002.json is missing",)
-        else:
-            assert len(stays) == len(ALL) + 2
-
-
-def test_parent_of_attempt_without_commit_stays(root):
-    """It went back to a checkpoint off the old lineage."""
-    life = Life(root)
-    life.restore(name_at(1, 7), rewind=True)
-    goes, stays = why(root, *RULES, branches=True)
-    assert stays[name_at(1, 7)] == "the latest"
-    assert stays[name_at(1, 6)] == "one of the two newest"
-    assert name_at(1, 4) in goes
-    pruned(root)
-    assert life.saved_at(8)
-    assert life.saved_at(9)
-    check_new_start(root, latest=name_at(3, 9))
 
 
 def faults_of(calls):
@@ -246,20 +211,6 @@ def test_interrupted_prune_loses_nothing_and_second_finishes(made):
 def _of_commit(call, state):
     """Whether the call removes a whole checkpoint, which needs no void."""
     return call.operation == "delete" and any(name in key for key in call.keys for name in state.committed)
-
-
-def test_job_saving_during_prune_continues(made):
-    """Its own retention removes some of the same checkpoints."""
-    for number in places(calls_of_prune(made())):
-        root = made()
-        job = started(root, keep=KeepLatest(3))
-        fault = Fault(lambda job=job: [job.saved_at(at) for at in (13, 14)], nth=number)
-        pruned(root, storage=(faulty := FaultyStorage(root.storage(), [fault])))
-        assert fault.fired or number > len(faulty.calls)  # the job's retention leaves less to do
-        assert job.saved_at(15) == name_at(3, 15)
-        life = check_new_start(root, latest=name_at(3, 15))
-        assert life.run.digest() == digest_at(15 + 4)
-        root.clear()
 
 
 @pytest.mark.parametrize("checkpoint", [name_at(1, 4), "latest"])
@@ -323,17 +274,6 @@ def test_start_between_plan_and_delete_restores_checkpoints(root):
     check_new_start(root, latest=name_at(3, 6))
 
 
-def test_checkpoint_given_up_by_concurrent_start_is_named(root):
-    """Its own sweep comes right after the COMMITs went, and voids what has none."""
-    job = Life(root)
-    started = Fault(lambda: job.restore("latest"), operations={"list"}, key="attempts", nth=2)
-    with pytest.raises(StaleAttemptError, match=f"Not restored, .*: {name_at(1, 2)}, "):
-        pruned(root, storage=FaultyStorage(root.storage(), [started]))
-    assert committed(root) == [SECOND, NEWEST]
-    assert job.saved_at(13)
-    check_new_start(root, latest=name_at(3, 13))
-
-
 def test_outdated_plan_spares_what_must_now_stay(root):
     """Between the question and the answer, the newest checkpoints were lost."""
     plan = planned(root)
@@ -342,38 +282,6 @@ def test_outdated_plan_spares_what_must_now_stay(root):
     assert done.spared == [name_at(1, 6), name_at(2, 8)]
     assert committed(root) == [name_at(1, 6), name_at(2, 8)]
     check_new_start(root, latest=name_at(2, 8))
-
-
-def test_what_nobody_has_agreed_to_stays(root):
-    """Checkpoints that a job has made superfluous since the plan was shown."""
-    plan = planned(root)
-    started(root, 14, 16, keep=KeepLatest(100))
-    assert set(planned(root).doomed) > set(plan.doomed)
-    assert sorted(pruned(root, plan=plan).removed) == sorted(map(str, plan.doomed))
-    assert committed(root) == [SECOND, NEWEST, name_at(3, 14), name_at(3, 16)]
-
-
-def test_remains_stay_while_newest_attempt_is_empty(root):
-    """One of them may be what it began with, on its way to this root from another."""
-    root.remove(f"checkpoints/{name_at(1, 2)}/COMMIT")
-    assert list(map(str, planned(root).remains)) == [name_at(1, 2)]
-    life = Life(root, faults=[Fault("error", operations={"walk"}, key="checkpoints/", times=None)])
-    life.restore()
-    assert planned(root).remains == {}
-    before = folders(tree(root)).uncommitted
-    pruned(root)
-    assert folders(tree(root)).uncommitted == before == [name_at(1, 2)]
-    assert any(key.startswith("frozen/a000001") for key in tree(root))
-
-
-def test_a_save_under_way_is_no_remains(root):
-    life = Life(root)
-    life.restore()
-    life.saved_at(13)
-    seen = []
-    life.storage.inject(Fault(lambda: seen.append(planned(root)), operations={"create"}, key="*/COMMIT"))
-    assert life.saved_at(14)
-    assert seen[0].remains == {}
 
 
 def test_unreadable_attempts_keep_what_they_may_need(made):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 from support.runs.forge import sealed
-from support.runs.scenario import Life, check_new_start, committed, corrupt, name_at
+from support.runs.scenario import check_new_start, committed, corrupt, name_at
 
 from ckptkit.checkpoint.receipts import post_certificate
 from ckptkit.errors import StorageError
@@ -14,9 +14,9 @@ from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest
 from ckptkit.run.retention import Retention
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage, Killed
+from ckptkit.testing.faults import Fault, FaultyStorage
 
-from .lives import frozen, started
+from .lives import started
 
 ALL = KeepLatest(100)
 
@@ -105,26 +105,6 @@ def test_commit_that_arrives_late_is_removed_whatever_the_policy(root, caplog):
     assert pruned(keeping) == [name_at(1, 2), name_at(1, 6)]
     assert not commit.exists()
     assert "cannot be read" not in caplog.text
-
-
-def test_void_of_earlier_attempt_releases_frozen_shards(root):
-    started(root, 2, 4, keep=ALL)
-    dying = started(root, 6, keep=ALL)
-    dying.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
-    assert isinstance(dying.save_at(8).exception(), Killed)
-    started(root, 10, 11)
-    assert committed(root) == [name_at(3, 10), name_at(3, 11)]
-    assert frozen(root) == {"a000003"}
-
-
-def test_commit_off_lineage_keeps_its_frozen_shards(root):
-    started(root, 2, 4, 6, keep=ALL)
-    life = Life(root, keep=KeepLatest(2))
-    life.restore(name_at(1, 4))
-    life.saved_at(8)
-    life.saved_at(9)
-    assert committed(root) == [name_at(1, 6), name_at(2, 8), name_at(2, 9)]
-    assert frozen(root) == {"a000001", "a000002"}
 
 
 def test_retention_rereads_uncommitted_folder_every_time(root):

@@ -1,7 +1,6 @@
 """One thing that cannot be removed, as another user's file or an object under legal hold, delays nothing else."""
 
 import pytest
-from support.room import CountedRoom, install
 from support.runs.scenario import check_new_start, committed, folders, name_at, tree
 
 from ckptkit.run.keep_policy import KeepLatest
@@ -99,21 +98,3 @@ def test_prune_goes_on(tmp_path, caplog):
         rest = ([OLDEST], []) if file == "COMMIT" else ([], [OLDEST])
         assert (later.removed, later.emptied, later.stuck) == (*rest, [])
         check_new_start(root, latest=names[-1])
-
-
-def test_room_is_made_by_others(root, monkeypatch, caplog):
-    life, fault = without_room(root, monkeypatch, 2, 4, 6, 8)
-    life.saved_at(10)
-    assert fault.fired == 2  # to make room, and by the retention after the save
-    assert committed(root) == [OLDEST, name_at(1, 8), name_at(2, 10)]
-    assert len(warnings(caplog)) == 1
-
-
-def without_room(root, monkeypatch, *batches):
-    """A life whose next save has no room unless something goes, and the fault that keeps the oldest one there."""
-    room = CountedRoom(root, 1 << 30)
-    install(monkeypatch, lambda: room)
-    started(root, *batches, keep=KeepLatest(100))
-    life = started(root, faults=[fault := held(f"*{OLDEST}/COMMIT")])
-    room.total_bytes = room.used_bytes + room.needed[-1] - 4096
-    return life, fault

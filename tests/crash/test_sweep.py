@@ -4,9 +4,7 @@ import os
 
 import pytest
 from support.runs.scenario import (
-    AT_6,
     AT_8,
-    Life,
     check_new_start,
     check_void_before_delete,
     committed,
@@ -22,7 +20,7 @@ from ckptkit.run.sweep import sweep
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
-from .lives import frozen, killed_saving, started
+from .lives import killed_saving, started
 
 
 @pytest.fixture
@@ -55,28 +53,6 @@ def test_sweep_reads_only_void_sized_commits_with_data(root):
     again = FaultyStorage(LocalStorage(root))
     assert sweep(again, document, has_mirror=False) == []
     assert reads(again) == ["attempts/000003.json"]
-
-
-def test_damaged_commit_of_void_size_keeps_data(root):
-    path = root / f"checkpoints/{AT_6}/COMMIT"
-    path.write_bytes(path.read_bytes()[:46])
-    storage, document = owner(root)
-    before = tree(root)
-    assert sweep(storage, document, has_mirror=False) == []
-    assert tree(root) == before
-    assert AT_6 in [info.name for info in Life(root).manager.checkpoints()]
-
-
-def test_commit_that_arrives_damaged_keeps_its_data(root):
-    """It lands after the walk of the sweep."""
-    killed_saving(root, 8)
-    storage, document = owner(root)
-    key = f"checkpoints/{AT_8}/COMMIT"
-    landing = storage.inject(Fault(lambda: put(root, key, b"{"), operations={"create"}, key=key))
-    before = tree(root)
-    assert sweep(storage, document, has_mirror=False) == []
-    assert landing.fired == 1
-    assert tree(root) == {**before, key: b"{"}
 
 
 def test_late_commit_keeps_its_frozen_shards(root):
@@ -191,12 +167,3 @@ def test_sweep_removes_only_earlier_attempts_empty_folders(root):
     assert {folder: not (root / folder).exists() for folder in EMPTY} == EMPTY
     assert tree(root) == before
     assert all((root / top).is_dir() for top in ("attempts", "checkpoints", "frozen"))
-
-
-def test_frozen_shards_of_the_own_and_later_attempts_stay(root):
-    killed_saving(root, 8)
-    storage, document = owner(root)
-    for number in (document.attempt, document.attempt + 1):
-        put(root, f"frozen/a{number:06d}/{'0' * 32}.safetensors")
-    sweep(storage, document, has_mirror=False)
-    assert frozen(root) == {"a000001", f"a{document.attempt:06d}", f"a{document.attempt + 1:06d}"}

@@ -37,7 +37,7 @@ def job(storage, at_once, host):
 
 # The put whose reply is dropped.
 DROPPED = {"none": None, "attempt": "*attempts/*", "commit": "*/COMMIT*"}
-RACES = 50  # in full; the default suite has a few
+RACES = 20  # in full; the default suite has a few
 
 
 @pytest.mark.parametrize(

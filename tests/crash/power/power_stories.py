@@ -205,29 +205,27 @@ class Pruning:
 
 
 class Exporting:
-    """A file of weights is written, which has all of it or what was there before; None for nothing."""
+    """A file of weights is replaced: all of it is there, or what was there before."""
 
     kinds = frozenset({"written"})
     name = "new.safetensors"  # an export is told the format by it
 
-    def __init__(self, below: Path, before: bytes | None) -> None:
+    def __init__(self, below: Path) -> None:
         self._source = below / "source"
         history(self._source)
-        self._before = before
         export_weights(self._source, below / self.name)
         self._new = (below / self.name).read_bytes()
 
     def begin(self, folder: Path) -> None:
-        lay_out({} if self._before is None else {self.name: self._before}, folder)
+        lay_out({self.name: OLD}, folder)
 
     def act(self, disk: Disk, folder: Path) -> None:
-        path = folder / self.name
-        export_weights(self._source, path, overwrite=self._before is not None or path.exists())
+        export_weights(self._source, folder / self.name, overwrite=True)
         disk.report("written")
 
     def judge(self, left: DiskTree, told: Told, folder: Path) -> None:
         found = left.get(self.name)
-        assert found == self._new or ("written" not in told and found == self._before)
+        assert found == self._new or ("written" not in told and found == OLD)
         others = [key for key in left if key != self.name]
         assert all(key.startswith(f".{self.name}.") and key.endswith(".tmp") for key in others)
         path = lay_out(left, folder) / self.name

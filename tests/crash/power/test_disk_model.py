@@ -58,25 +58,3 @@ def test_what_a_failed_fsync_should_cover_is_lost(folder):
         SYSTEM.mkdir(folder / "b")
         SYSTEM.fsync_folder(folder)
     assert disk.after_cut() == {"b": None}
-
-
-def test_names_that_went_or_changed_may_be_back(folder):
-    (folder / "a").write_bytes(b"old")
-    with Disk(folder) as disk:
-        new_file(folder / "b", b"new", synced=True)
-        SYSTEM.replace(folder / "b", folder / "a")
-        SYSTEM.unlink(folder / "a")
-    states = [disk.log.after(cut) for cut in cuts(disk.log, Random(0), since=len(disk.log))]
-    for state in ({"a": b"old"}, {"a": b"old", "b": b"new"}, {"a": b"new"}, {"b": b"new"}, {}):
-        assert state in states, state
-    assert disk.after_cut() == {"a": b"old"}
-
-
-def test_torn_write_may_lose_any_part(folder):
-    with Disk(folder) as disk:
-        new_file(folder / "a", b"1" * 9, synced=False)
-        SYSTEM.fsync_folder(folder)
-    left = {disk.log.after(cut)["a"] for cut in cuts(disk.log, Random(0), since=len(disk.log))}
-    assert left >= {b"", bytes(9), b"1" * 9}
-    assert any(0 < len(one) < 9 for one in left), "its end"
-    assert any(one[:1] == one[-1:] == b"1" and 0 in one for one in left), "its middle"

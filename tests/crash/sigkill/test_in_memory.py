@@ -20,18 +20,15 @@ from ckptkit.testing.state import NumpyRun
 GROUP_BYTES = 512 << 20
 SIZE = 8_000_000  # elements: 32 MB a tensor, three of them in each checkpoint, and one that is frozen
 
-# A training whose checkpoints do not fit into its control group; without the look it is killed.
+# A training whose checkpoints do not fit into its control group.
 JOB = """
 import sys
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.storage.capacity import Room
 from ckptkit.testing.state import NumpyRun
 
-root, look, size = sys.argv[1:]
-if look == "without":
-    Room.tightest = lambda self: None
+root, size = sys.argv[1:]
 manager, run = CheckpointManager(root, keep=KeepLatest(100), saving=Saving(on_error="warn")), NumpyRun(size=int(size))
 manager.restore(run)
 for batches in run.train_until(12):
@@ -52,9 +49,9 @@ def in_memory() -> Iterator[Path]:
         yield Path(folder) / "run"
 
 
-def train(root: Path, look: str, within: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def train(root: Path, within: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*within, sys.executable, "-c", JOB, str(root), look, str(SIZE)],
+        [*within, sys.executable, "-c", JOB, str(root), str(SIZE)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -79,7 +76,7 @@ def uninterrupted(batches: int) -> str:
 @pytest.mark.extended
 def test_save_that_would_get_training_killed_is_refused(in_memory: Path) -> None:
     with small_control_group(GROUP_BYTES) as within:
-        ended = train(in_memory, "with", within)
+        ended = train(in_memory, within)
     assert ended.returncode == 0, ended.stderr
     *saved, refused, last = ended.stdout.splitlines()
     assert saved

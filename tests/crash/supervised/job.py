@@ -45,8 +45,6 @@ def misfortune(kind: str) -> None:
         used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used_bytes + (1 << 28), resource.RLIM_INFINITY))
         bytearray(1 << 34)
-    elif kind == "more-than-the-group-has":
-        bytearray(b"x") * (1 << 30)  # written, so that the kernel has to find room
     elif kind == "disk-full":
         resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
     elif kind == "storage":

@@ -58,20 +58,7 @@ class Supervised:
                 continue
         new = {one.name for one in SHARED.iterdir()} - self._before
         own = [one for one in new if one.startswith(f"ckptkit-run-{self.process.pid}-")]
-        orphans = {one for one in new if one.startswith(("psm_", "sem.", "dbg"))} - _mapped()
-        return found + sorted(own) + sorted(orphans)
-
-
-def _mapped() -> set[str]:
-    """Names in the shared memory that some process uses: other tests have theirs."""
-    found = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            lines = maps.read_text(errors="replace").splitlines()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        found |= {line.partition(f"{SHARED}/")[2].split()[0] for line in lines if f"{SHARED}/" in line}
-    return found
+        return found + sorted(own)
 
 
 def python_path() -> dict[str, str]:

@@ -12,10 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ckptkit.checkpoint.commit import read_commit
-from ckptkit.format.documents import Commit
-from ckptkit.format.layout import CheckpointName
-from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 from crash.supervised.job import TOTAL
 from crash.supervised.supervised import JOB, Supervised, lives_of, stacks_of
@@ -137,52 +133,6 @@ def test_script_without_ckptkit_is_judged_by_its_end(tmp_path: Path) -> None:
         assert says in job.stderr
         assert job.stderr.count("ended after") == lives
         assert ("shown no ckptkit" in job.stderr) == (lives > 1)
-
-
-STUBBORN = """
-import signal, sys
-from datetime import timedelta
-import ckptkit as ck
-from ckptkit.testing.state import NumpyRun
-signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
-mirror = ck.Mirror(sys.argv[1], every=timedelta(hours=1))
-preemption = ck.Preemption(then="off")
-manager = ck.CheckpointManager("root", save=ck.SaveEvery(micro_steps=5), mirror=mirror, preemption=preemption)
-run = NumpyRun()
-manager.restore(run)
-for _ in run.train_until(20):
-    if (save := manager.step(run)) is not None:
-        save.result()
-        manager.wait()
-print("trained", flush=True)
-while True:
-    signal.pause()
-"""
-
-
-def test_what_a_killed_training_had_not_uploaded_is_uploaded_at_the_end(tmp_path: Path) -> None:
-    """Its mirror gets a checkpoint an hour; it does not hear SIGTERM, and is killed."""
-    (tmp_path / "train.py").write_text(STUBBORN)
-    job = Supervised([sys.executable, "train.py", str(tmp_path / "far")], "--grace", "1s", folder=tmp_path)
-    try:
-        assert job.process.stdout is not None
-        assert job.process.stdout.readline() == "trained\n"
-        before = {one.name for one in (tmp_path / "far" / "checkpoints").iterdir()}
-        job.process.send_signal(signal.SIGTERM)
-    finally:
-        assert job.end() == 143, job.stderr
-    newest = max(one.name for one in (tmp_path / "root" / "checkpoints").iterdir())
-    assert newest not in before
-    assert f"{newest} is uploaded to {tmp_path / 'far'}" in job.stderr
-    storage = LocalStorage(tmp_path / "far")
-    assert isinstance(read_commit(storage, parsed(newest)), Commit)
-    assert job.left() == []
-
-
-def parsed(name: str) -> CheckpointName:
-    found = CheckpointName.parse(name)
-    assert found is not None
-    return found
 
 
 @pytest.mark.extended
