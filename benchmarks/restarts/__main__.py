@@ -64,7 +64,7 @@ class Bench:
         self._width = int((mib * (1 << 20) / 12) ** 0.5)  # a weight and two moments, of 4 bytes each
         self._number = 0
         self._host, self._neighbour = cluster.hosts
-        self._neighbour.serve(self._neighbour.memory / "s3")
+        self._neighbour.serve()
         self._neighbour.make_bucket("near")
         cluster.storage.make_bucket("runs")
 

@@ -44,36 +44,6 @@ def test_killed_three_times_and_not_one_bit_differs(mode: str, tmp_path: Path) -
     assert words(DRAWN.picture_of(done.stdout.splitlines())) == words(PICTURE)  # else: python docs/draw_demo.py
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("mode", ["graph", "pynative"])
-def test_device_shows_what_only_a_device_can(mode: str) -> None:
-    done = run_demo("--device", "CPU", "--mode", mode)
-    assert done.returncode == 0, done.stdout + done.stderr
-    issue = done.stdout.partition("Please send these lines as an issue")[2].splitlines()
-    assert f"ckptkit demo --mode {mode} --seed 1 --device CPU" in issue
-    assert "NOT HELD" not in done.stdout
-    held = [re.sub("[0-9]+", "0", line.removeprefix("held: ")) for line in issue if line.startswith("held: ")]
-    assert held == [
-        "a training killed three times equals an uninterrupted one",
-        "before any kill, two trainings are equal",
-        "updates change 0 of 0 weights and moments, as the device gives them",
-        "0 of 0 saves were taken by slices",
-        "0 of 0 restores put into the device's memory what was saved",
-        *(f"after a resume, {operator} gives 0 of 0 draws again" for operator in demo.EXACT_DRAWS),
-    ]
-    assert "not promised: after a resume, mint.rand has no kernel on this device" in issue
-
-
-@pytest.mark.extended  # the test below needs no MindSpore
-def test_absent_device_is_an_error_that_says_what_to_do() -> None:
-    done = run_demo("--device", "Ascend")
-    assert done.returncode == 2
-    assert "cannot use Ascend here: Unsupported device target Ascend." in done.stderr
-    assert "npu-smi info" in done.stderr
-    assert "--device CPU" in done.stderr
-    assert len(done.stderr.splitlines()) <= 4
-
-
 def test_absent_device_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(folder: Path, name: str, *_: object) -> subprocess.Popen[bytes]:
         (folder / f"{name}.trace").write_text('{"mindspore": "2.7.1", "absent": "no driver"}\n')
@@ -157,15 +127,7 @@ def resumed_nothing(lives: list[demo.DemoLife]) -> None:
         (lambda lives: setattr(lives[1], "accuracy", None), demo.MICRO_STEPS, None),
         (lambda lives: setattr(lives[1], "began_at", 48), demo.MICRO_STEPS, 0.99),
     ],
-    ids=[
-        "untrained",
-        "both end early",
-        "no resume",
-        "accuracy",
-        "too little learnt",
-        "no accuracy",
-        "another beginning",
-    ],
+    ids=["untrained", "both end early", "no resume", "accuracy", "learnt little", "no accuracy", "another beginning"],
 )
 def test_demo_fails_though_all_digests_agree(change, last, alone, capsys: pytest.CaptureFixture[str]) -> None:
     lives, reference = _lives(), _life(range(1, last + 1), accuracy=alone)
@@ -248,14 +210,3 @@ def _lives() -> list[demo.DemoLife]:
     second = _life(range(50, demo.MICRO_STEPS + 1), accuracy=0.99)
     second.resumed_from = "a000001-c0000000012-m0001"
     return [_life(range(1, 60)), second]
-
-
-def test_a_bucket_that_is_not_empty_is_refused(bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That it runs there is README's: its two lines are run with the documents."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    bucket.put("demo/precious", b"mine")
-    done = run_demo("--root", f"s3://{bucket.name}/demo")
-    assert done.returncode == 2
-    assert "not empty" in done.stderr

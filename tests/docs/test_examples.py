@@ -117,19 +117,6 @@ def test_doctor_finds_example_exact_after_every_micro_step(script: str, tmp_path
 
 
 @pytest.mark.extended
-def test_lora_stores_its_base_once(tmp_path: Path) -> None:
-    said = trained("lora_digits.py", tmp_path, "run")
-    base_bytes = (tmp_path / "runs/lora-base.ckpt").stat().st_size
-    (shared,) = (tmp_path / "run/frozen/a000001").iterdir()
-    assert 0.9 * base_bytes < shared.stat().st_size < 1.1 * base_bytes
-    kept = list((tmp_path / "run/checkpoints").glob("*/rank-00000"))
-    assert len(kept) == 3
-    assert all(sum(file.stat().st_size for file in one.iterdir()) < base_bytes / 5 for one in kept)
-    first, *later = [int(size) for size in re.findall(r": (\d+) KiB written", said)]
-    assert first * 1024 > base_bytes > 5 * max(later) * 1024
-
-
-@pytest.mark.extended
 @pytest.mark.usefixtures("keys")
 def test_a_run_on_s3_goes_on_from_there(bucket: Bucket, tmp_path: Path) -> None:
     alone, root = f"s3://{bucket.name}/alone", f"s3://{bucket.name}/killed"

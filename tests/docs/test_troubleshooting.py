@@ -106,15 +106,3 @@ def test_every_message_that_is_quoted_exists(texts: list[str]) -> None:
     quotes += first_messages()
     assert [quote for quote in quotes if not re.search(r"\w{4}", quote)] == [], "too short to be found by"
     assert [quote for quote in quotes if not any(is_of(quote, text) for text in texts)] == []
-
-
-@pytest.mark.parametrize(
-    ("quote", "text", "expected"),
-    [
-        ("begin at epoch ..., but", "training would begin at epoch \0, but the run", True),
-        ("but ... begin", "training would begin at epoch \0, but the run", False),
-        ("would begin at 3", "training would begin at epoch \0", False),
-    ],
-)
-def test_a_quote_is_of_a_message(quote: str, text: str, expected: bool) -> None:
-    assert is_of(quote, text) is expected

@@ -41,8 +41,6 @@ Verdict = Literal["killed", "hung", "survived", "not covered"]
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is tried for one mutant."""
-
     seconds: float
     cases: int
 
@@ -121,7 +119,6 @@ class Copy:
             shutil.copy2(REPOSITORY / name, folder / name)
 
     def check(self, tests: Sequence[str]) -> None:
-        """Run ``tests`` on unchanged code."""
         verdict, by = self._run(tests, 0)
         if verdict != "survived":
             raise RuntimeError(f"{by} fails without a mutant; {self.folder / 'said'} has its words")
@@ -212,7 +209,6 @@ def collect(marks: str) -> set[str]:
 
 
 def read(results: Path) -> list[dict[str, object]]:
-    """What was judged so far."""
     return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
 
 

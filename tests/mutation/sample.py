@@ -26,8 +26,6 @@ NOT_MUTATED = ("mindspore/demo.py",)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change."""
-
     path: str
     number: int
     lines: tuple[int, int]
@@ -46,7 +44,6 @@ def draw(repository: Path, count: int, seed: int) -> list[Mutant]:
 
 
 def modules(repository: Path) -> list[str]:
-    """The modules that are mutated, from the repository's root."""
     package = repository / "ckptkit"
     found = {path for pattern in MUTATED for path in package.glob(pattern)}
     left_out = {package / name for name in NOT_MUTATED}
@@ -54,7 +51,6 @@ def modules(repository: Path) -> list[str]:
 
 
 def mutated(repository: Path, mutant: Mutant) -> str:
-    """The module's text with the change."""
     module, changes = _parsed(repository, mutant.path)
     original, changed = changes[mutant.number]
     return module.deep_replace(original, changed).code

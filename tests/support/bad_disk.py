@@ -23,12 +23,10 @@ class BadDisk:
         self.fired = 0
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> BadDisk:
-        """Let the system call fail until the test ends."""
         monkeypatch.setattr(os, "preadv", self.preadv)
         return self
 
     def preadv(self, descriptor: int, buffers: Sequence[Any], offset: int) -> int:
-        """As of `os`, on this disk."""
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         if any(part in path for part in self._parts):
             number, self._seen = self._seen, self._seen + 1

@@ -23,7 +23,6 @@ def record_of(phase: Phase = Phase.TRAINING, *, entered_at: float = 0.0, **field
 
 
 def life_of(*records: Record, number: int = 1, **fields: Any) -> SupervisedLife:
-    """A life that ended with these records."""
     life = SupervisedLife(number, datetime(2026, 1, 1, tzinfo=timezone.utc), began=0.0, ended=100.0)
     life.records = records
     for name, value in fields.items():

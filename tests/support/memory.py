@@ -14,20 +14,16 @@ from ckptkit.core.tensors import Array
 
 
 class MemorySource:
-    """Reads tensors from arrays; a `ckptkit.core.contents.Source`."""
-
     def __init__(self, tensors: Mapping[str, Array]) -> None:
         self._tensors = tensors
 
     def read_into(self, sink: Sink) -> None:
-        """Do the same as `ckptkit.core.contents.Contents.read_into`."""
         for name in self._tensors:
             if name in sink.names:
                 sink.buffer(name)[:] = self._bytes(name)
                 sink.done(name)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """Do the same as `ckptkit.core.contents.Contents.read_parts`."""
         for part in wanted:
             corner = zip(part.box.offsets, part.shape, strict=True)
             cut = self._tensors[part.name][tuple(slice(at, at + size) for at, size in corner)]
@@ -36,7 +32,6 @@ class MemorySource:
                 done(part.name)
 
     def peek(self, name: str) -> Array:
-        """Do the same as `ckptkit.core.contents.Contents.peek`."""
         return self._tensors[name]
 
     def prove(self, names: Collection[str]) -> None:

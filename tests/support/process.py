@@ -51,8 +51,6 @@ WITHOUT_MINDSPORE = (
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that ended."""
-
     returncode: int
     stdout: str
     stderr: str
@@ -60,7 +58,6 @@ class Ended:
     logs: Path
 
     def expect(self, returncode: int) -> Ended:
-        """Return itself."""
         assert self.returncode == returncode, (
             f"expected exit code {returncode}, got {self.returncode}\n"
             f"{self.stdout[-1000:]}\n{self.stderr[-4000:]}\nlogs: {self.logs}\nrepeat: {self.repeat}"
@@ -81,14 +78,7 @@ def run_python(
     logs.mkdir(exist_ok=True)
     number = sum(1 for _ in logs.glob("*.stdout"))
     out, err = logs / f"{number}.stdout", logs / f"{number}.stderr"
-    request = {
-        "arguments": arguments,
-        "folder": str(folder),
-        "environment": {**os.environ, **environment},
-        "out": str(out),
-        "err": str(err),
-        "timeout": timeout,
-    }
+    request = _request(arguments, str(folder), environment, (out, err), timeout)
     if ALWAYS_FRESH.is_set():
         returncode = _in_new_interpreter(request)
     elif elsewhere:
@@ -141,18 +131,20 @@ def forked(
     texts = [*map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "stdout"), Path(folder, "stderr")
-        request = {
-            "arguments": texts,
-            "folder": os.getcwd(),
-            "environment": {**os.environ, "PYTHONPATH": module_path(), **(environment or {})},
-            "out": str(out),
-            "err": str(err),
-            "timeout": timeout,
-        }
-        code = _server_without_mindspore().run(request)
+        variables = {"PYTHONPATH": module_path(), **(environment or {})}
+        code = _server_without_mindspore().run(_request(texts, os.getcwd(), variables, (out, err), timeout))
         done = subprocess.CompletedProcess(texts, code, out.read_text(), err.read_text())
     assert expect in (None, code), f"exit code {code}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def _request(
+    arguments: Sequence[str], folder: str, environment: Mapping[str, str], streams: tuple[Path, Path], timeout: float
+) -> dict[str, Any]:
+    out, err = map(str, streams)
+    variables = {**os.environ, **environment}
+    own = {"arguments": arguments, "folder": folder, "environment": variables, "timeout": timeout}
+    return {**own, "out": out, "err": err}
 
 
 def _in_new_interpreter(request: Mapping[str, Any]) -> int:
@@ -188,7 +180,6 @@ class WarmServer:
         )
 
     def run(self, request: Mapping[str, Any]) -> int:
-        """Run a program to its end; returns its exit code."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._lock:
@@ -203,7 +194,6 @@ class WarmServer:
         return int(returncode)
 
     def close(self) -> None:
-        """End the server."""
         self._process.communicate()
         _FORKED.pop(id(self), None)  # the system counts them from now on, with the server's own
 

@@ -32,7 +32,6 @@ class ProcessWorld:
         ]
 
     def gather(self, message: str) -> Sequence[str]:
-        """Return the messages of all ranks; see `ckptkit.core.process_group.World`."""
         if self.rank:
             self._tell(self._others[0], message)
             return self._hear(self._others[0])
@@ -42,7 +41,6 @@ class ProcessWorld:
         return said
 
     def broadcast(self, message: str) -> str:
-        """Return the message of rank 0; see `ckptkit.core.process_group.World`."""
         return self.gather(message if self.rank == 0 else "")[0]
 
     def _tell(self, other: BinaryIO, said: object) -> None:
@@ -63,7 +61,6 @@ class ProcessWorld:
 
 
 def world() -> World:
-    """Return the ranks of this process's job; one, unless a launcher has started it."""
     return ProcessWorld() if "RANK_ID" in os.environ else ALONE
 
 
@@ -73,7 +70,6 @@ def launcher(ranks: int, *script: str, leave: bool = False) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return what `launcher` needs to find its modules."""
     return {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])}
 
 

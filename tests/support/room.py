@@ -25,7 +25,6 @@ class CountedRoom(Room):
 
     @property
     def used_bytes(self) -> int:
-        """What the files take."""
         files = (path for path in self.root.rglob("*") if path.is_file() and path.parent.name != ".reserve")
         return sum(in_pages(path.stat().st_size) for path in files)
 

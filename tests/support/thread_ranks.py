@@ -59,13 +59,11 @@ class ThreadWorld:
         self.gathers = 0
 
     def gather(self, message: str) -> Sequence[str]:
-        """Return the messages of all ranks; see `ckptkit.core.process_group.World`."""
         number, self._number = self._number, self._number + 1
         self.gathers += 1
         return self._exchange.gather(self.rank, number, message)
 
     def broadcast(self, message: str) -> str:
-        """Return the message of rank 0; see `ckptkit.core.process_group.World`."""
         return self.gather(message if self.rank == 0 else "")[0]
 
 

@@ -111,19 +111,16 @@ def accumulation_cell(k=K, *, network=Mlp, optimizer=adam, **options):
 
 
 def sums_prefix():
-    """How the names of an accumulation cell's own parameters begin."""
     return accumulation_cell().accumulators[-1].name.removesuffix("divisor")
 
 
 def tensors(cell):
-    """The bits of every parameter and buffer by name."""
     buffers = {f"buffer {name}": one for name, one in getattr(cell, "named_buffers", {}.items)()}
     found = {**{one.name: one for one in cell.get_parameters()}, **buffers}
     return {name: one.asnumpy().tobytes() for name, one in found.items()}
 
 
 def rng_digest():
-    """Digest of every process-wide generator."""
     arrays = []
     text = repr(encode_tree(capture_rng(), "rng", arrays))
     return hashlib.sha256(b"|".join([text.encode(), *(one.array.tobytes() for one in arrays)])).hexdigest()
@@ -181,8 +178,6 @@ class Interrupt(Callback):
 
 
 class Stop(Callback):
-    """Requests the stop of training at one micro-step."""
-
     def __init__(self, at):
         self.at = at
 
@@ -192,8 +187,6 @@ class Stop(Callback):
 
 
 class Steps(Callback):
-    """Counts the micro-steps that began."""
-
     def __init__(self):
         self.begun = 0
 

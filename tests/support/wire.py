@@ -27,12 +27,10 @@ class Wire(FaultyStorage):
         return struck
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """Read a file; the answer may be altered."""
         data = super().read(key, max_bytes)
         return corrupted(data, self._how) if self._strikes(key) else data
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """Read into buffers; the last byte may be altered, or missing."""
         count = super().read_into(key, buffers, offset_bytes)
         if not count or not self._strikes(key):
             return count

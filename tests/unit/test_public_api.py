@@ -141,10 +141,3 @@ def test_the_error_tree():
         assert str(error) == "what happened, where, and what to do next"
         assert isinstance(error, builtin)
         assert getattr(error, "errno", None) is None
-
-
-def test_preempted_has_exit_code_143_and_names_checkpoint():
-    error = errors.Preempted("saved a000001-c0000000002-m0003", "a000001-c0000000002-m0003")
-    assert (error.code, str(error)) == (143, "saved a000001-c0000000002-m0003")
-    assert error.checkpoint == "a000001-c0000000002-m0003"
-    assert errors.Preempted("nothing").checkpoint is None

@@ -17,11 +17,10 @@ from typer.testing import CliRunner
 
 from ckptkit import scrubber
 from ckptkit.cli.app import app
-from ckptkit.core.save_policy import SaveEvery
-from ckptkit.errors import CkptKitError, SaveFailedError, StorageError
+from ckptkit.errors import StorageError
 from ckptkit.format.events import plain_line
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.options import Mirror, Preemption
+from ckptkit.manager.options import Preemption
 from ckptkit.scrubber import clean_url, scrub, scrubbed
 from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.s3 import options
@@ -368,32 +367,6 @@ def test_a_run_in_a_bucket_holds_no_secret(gateway, proxy, bucket, caplog, capsy
     assert_hidden("".join(capsys.readouterr()))
 
 
-def test_a_run_with_a_mirror_holds_no_secret(gateway, proxy, bucket, tmp_path, caplog):
-    run = NumpyRun()
-    manager = CheckpointManager(
-        tmp_path,
-        preemption=Preemption(then="off"),
-        mirror=Mirror(f"s3://{bucket.name}/run", storage_options=gateway),
-        save=SaveEvery(micro_steps=2),
-    )
-    manager.restore(run)
-    proxy.down()
-    for _ in run.train_until(2):
-        manager.step(run, {"loss": 1.0})
-    with pytest.raises(SaveFailedError) as raised:
-        manager.save_final(run)
-    with pytest.raises(CkptKitError) as closed:
-        manager.close()
-    for error in (raised.value, closed.value):
-        assert_hidden(told_by(error))
-    assert "the upload of" in caplog.text
-    assert_hidden(caplog.text)
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert files
-    for path in files:
-        assert_hidden(path.read_bytes())
-
-
 def test_an_event_is_without_secrets():
     open_storage("memory://events/run", {"password": SECRET})
     line = f"{SECRET} and {quote(SECRET, safe='')} at http://u:{WITHOUT_SLASH}@h/x?sig={WITHOUT_SLASH}"
@@ -449,9 +422,3 @@ holder.join()
 
 def test_forked_process_hides_secrets_while_its_parent_does():
     assert python("-c", FORKS_WITH_THE_LOCK).stdout == "***"
-
-
-def test_signal_handler_may_log_while_a_secret_is_hidden():
-    """The handler runs in the thread that has the lock."""
-    with scrubber._lock:
-        assert scrubber.scrub("nothing to hide") == "nothing to hide"

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 
-from support.disk import Cut, Log, Names, Reported, Sync, cuts_at
+from support.disk.cuts import cuts_at
+from support.disk.model import Cut, Log, Names, Reported, Sync
 
 from .power_stories import Story, violation
 

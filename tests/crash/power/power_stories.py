@@ -10,7 +10,8 @@ from typing import Protocol
 
 import pytest
 from support.clock import clock_of_calls
-from support.disk import Disk, DiskTree, lay_out
+from support.disk.model import DiskTree, lay_out
+from support.disk.recorder import Disk
 from support.options import grouped
 from support.runs.roots import LocalRoot
 from support.runs.scenario import Life, batches_of, committed, digest_at, digest_of, history, name_at, new_run, tree

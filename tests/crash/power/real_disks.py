@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from support.disk import CALLS, Device, Disk, Epoch
+from support.disk.device import Device, Epoch
+from support.disk.recorder import CALLS, Disk
 from support.runs.scenario import Life
 
 from ckptkit.errors import CkptKitError

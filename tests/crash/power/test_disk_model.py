@@ -8,7 +8,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.disk import Disk, cuts
+from support.disk.cuts import cuts
+from support.disk.recorder import Disk
 
 from ckptkit.storage.system_calls import SYSTEM
 from ckptkit.testing.faults import Fault

@@ -15,7 +15,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.disk import CALLS, Cut, Disk, DiskTree, cuts, lay_out, nothing, some_cuts
+from support.disk.cuts import cuts, nothing, some_cuts
+from support.disk.model import Cut, DiskTree, lay_out
+from support.disk.recorder import CALLS, Disk
 from support.runs.scenario import Life, name_at
 
 from ckptkit.errors import CkptKitError

@@ -71,14 +71,11 @@ class StepError(Exception):
 
 @dataclass
 class Newcomer:
-    """Somebody with a virtual environment."""
-
     bin: Path
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def timed(self, step: str) -> Iterator[None]:
-        """Time a step."""
         begun = time.monotonic()
         yield
         self.seconds[step] = time.monotonic() - begun
@@ -86,7 +83,6 @@ class Newcomer:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """With the programs of the virtual environment first."""
         return {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}", "GLOG_v": "3"}
 
     def run(self, command: list[str], folder: Path) -> str:
@@ -105,7 +101,6 @@ class Newcomer:
         return done.stdout
 
     def python(self, *arguments: str, folder: Path) -> str:
-        """Run the Python of the environment."""
         return self.run([str(self.bin / "python"), *arguments], folder)
 
     def commits(self, folder: Path) -> list[dict[str, Any]]:
@@ -174,7 +169,6 @@ def kill_after_commits(newcomer: Newcomer, folder: Path, commits: int) -> None:
 
 
 def prepare(newcomer: Newcomer, work: Path) -> None:
-    """Put the data where the user's script has it."""
     newcomer.python("-c", DIGITS, folder=work)
 
 
@@ -214,7 +208,6 @@ def go(venv: Path | None, wheel: Path | None, work: Path) -> float:
 
 
 def main() -> int:
-    """Parse the command line and go; returns the exit code."""
     parser = argparse.ArgumentParser(description="README's first screen and an exact resume, timed.")
     parser.add_argument("--venv", type=Path, help="a virtual environment to take instead of an empty one")
     parser.add_argument("--wheel", type=Path, help="what to install instead of a clone of the repository")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.hosts.cluster import Cluster, Host
-from support.hosts.faults import LinkDown, StorageReboot
+from support.hosts.faults import LinkDown
 from support.hosts.running import until
 
 from multirank.hosts.homes import checkpoints, newest
@@ -38,7 +38,7 @@ class Tiers:
 
     def open_neighbour(self) -> None:
         """Let the second host keep an empty bucket in its memory."""
-        self.neighbour.serve(self.neighbour.memory / "s3")
+        self.neighbour.serve()
         self.neighbour.make_bucket("near")
 
     @property
@@ -182,20 +182,4 @@ def test_a_start_without_the_neighbour_and_one_with_it_again(tiers: Tiers, undis
     assert "NO MIRROR" not in third.ranks[0].text()
     third.go_on(31)
     assert_continues(undisturbed(1), 30, third, first, second)
-    tiers.assert_all_have_the_end()
-
-
-def test_storage_that_boots_holds_back_no_neighbour(tiers: Tiers, undisturbed: Undisturbed) -> None:
-    job = tiers.start(10, 20, retry_for=60)
-    job.wait_standing(10)
-    tiers.wait(job, 10, 10, 10)
-    near = tiers.homes[1]
-    with StorageReboot(tiers.cluster.storage) as boot:
-        job.go_on(10)
-        job.wait_standing(20)
-        until(lambda: newest(tiers.cluster, near)[1] == 20, "20 is at the neighbour", alive=job.ranks)
-        assert boot.fired == 1
-    tiers.wait(job, 20, 20, 20)
-    job.go_on(20)
-    assert_continues(undisturbed(1), 0, job)
     tiers.assert_all_have_the_end()

@@ -186,33 +186,6 @@ def test_mirror_that_one_rank_cannot_reach_is_away_for_all(tmp_path: Path) -> No
     assert all(isinstance(one.error, StorageError) and "rank 1:" in str(one.error) for one in ended)
 
 
-def test_upload_that_fails_ends_no_rank_alone(tmp_path: Path) -> None:
-    for on_error in ("warn", "raise"):
-        base, fault = tmp_path / on_error, Fault("error", operations={"write"}, key=f"*{names(3)[0]}/rank-00000*")
-        found = lives(job(base, 9, ranks=2, faults={0: [("bucket", fault)]}, on_save_error=on_error))
-        assert fault.fired == 1
-        assert tuple(one.digest for one in found) == digests_at(2, 9)
-        assert committed(base / "bucket")[-1:] == names(9)
-
-
-def test_ranks_may_reach_the_homes_by_different_paths(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-
-    def act(world) -> str | None:
-        base = tmp_path / ("real" if world.rank == 0 else "link")
-        run = new_run(world)
-        with ck.CheckpointManager(base / "root", save=ck.SaveEvery(micro_steps=3)) as manager:
-            checkpoint = manager.restore(run).checkpoint
-            for _ in run.train_until(3):
-                manager.step(run)
-            manager.save_final(run)
-        return checkpoint
-
-    assert results_of(run_ranks(2, act)) == [None, None]
-    assert results_of(run_ranks(2, act)) == names(3) * 2
-
-
 def test_rank_that_raises_lets_no_upload_wait_for_it(tmp_path: Path) -> None:
     """Else the end would take several times the patience of the ranks."""
     results_of(job(tmp_path, 5, ranks=2))

@@ -390,23 +390,6 @@ def test_rank_whose_part_failed_names_the_takeover(tmp_path: Path) -> None:
     assert [type(one.error).__name__ for one in ended] == ["StaleAttemptError"] * 2
 
 
-def test_capture_or_metric_that_fails_in_one_rank_ends_all(tmp_path: Path) -> None:
-    def fail() -> Capture:
-        raise ValueError("this tensor cannot be stored")
-
-    for metric in (0.5, "n/a"):
-
-        def body(manager, run, world, metric=metric):
-            if world.rank == 1 and metric == 0.5:
-                run.capture = fail
-            manager.save(run, {"loss": metric if world.rank == 1 else 0.5})
-
-        ended = ranks(tmp_path, 3, body)
-        assert [type(one.error) for one in ended] == [ResumeError, ValueError, ResumeError]
-        assert str(ended[0].error) == f"rank 1: ValueError: {ended[1].error}"
-        assert committed(tmp_path) == []
-
-
 def test_final_save_outwaits_collective_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The save at the end of training waits for slow storage longer than a collective does."""
     for module in (final_save, live_run):
@@ -484,19 +467,6 @@ def test_step_schedule_communicates_only_at_saves(tmp_path: Path) -> None:
     assert results_of(ranks(tmp_path, 2, body, **options)) == [0, 0]
 
 
-def test_saves_are_reported_in_rank_0_alone(tmp_path: Path) -> None:
-    reports: list[Any] = []
-
-    def body(manager, run, world):
-        for _ in run.train_until(2):
-            manager.save(run)
-        manager.save_final(run)
-        return manager.totals.saves
-
-    assert results_of(ranks(tmp_path, 2, body, saving=ck.Saving(on_save=reports.append))) == [2, 2]
-    assert [report.checkpoint for report in reports] == committed(tmp_path)
-
-
 def test_later_start_stops_every_rank_of_earlier_attempt(tmp_path: Path) -> None:
     def body(manager, run, world):
         for batches in run.train_until(20):
@@ -527,18 +497,6 @@ def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
         root = tmp_path / f"{save}"
         ended = ranks(root, 2, body, ranks=ck.Ranks(check_replicas=True))
         all_refuse(root, ended, "moments in ranks [1]", 1)
-
-
-def test_ranks_know_cycles_begun_at_final_saves(tmp_path: Path) -> None:
-    def body(manager, run, world):
-        for batches in run.train_until(CYCLE + 2):
-            if batches == CYCLE:
-                manager.save_final(run)
-        return manager.step(run)
-
-    options = {"save": ck.SaveEvery(micro_steps=CYCLE + 2), "saving": ck.Saving(mid_cycle="rewind")}
-    assert results_of(ranks(tmp_path, 2, body, **options)) == [None, None]  # its start is stored
-    assert committed(tmp_path) == ["a000001-c0000000001-m0000"]
 
 
 def test_frozen_change_in_one_rank_is_refused(tmp_path: Path) -> None:
@@ -607,27 +565,6 @@ def test_replicated_state_is_written_in_equal_shares(tmp_path: Path) -> None:
     frozen = [one.stat().st_size for one in (tmp_path / "frozen" / "a000001").iterdir()]
     assert len(frozen) == size
     assert all(abs(one - elements) < 0.1 * elements for one in frozen)
-
-
-def test_orphaned_parts_of_unstarted_save_are_removed(tmp_path: Path) -> None:
-    """What other ranks wrote for a save that rank 0 never began is removed."""
-    failing = Fault("error", operations={"list"}, key="attempts")
-
-    def body(manager, run, world):
-        if world.rank == 0:
-            world.storage.inject(failing)
-        for _ in run.train_until(4):
-            handle = manager.step(run)
-            if handle is not None:
-                handle.exception()
-
-    never = Fault("error", key="no such key")
-    options = {"save": ck.SaveEvery(micro_steps=2), "saving": ck.Saving(when_busy="wait")}
-    results_of(ranks(tmp_path, 2, body, faults={0: never}, **options))
-    assert failing.fired == 1
-    assert committed(tmp_path) == ["a000001-c0000000001-m0000"]
-    left = sorted(one.name for one in (tmp_path / "checkpoints" / "a000001-c0000000000-m0002").iterdir())
-    assert left == ["COMMIT"]
 
 
 def test_ranks_that_cannot_start_together_do_not_start(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ def nothing(number: int, change: Change) -> Change | None:
 
 
 def everything(number: int, change: Change) -> Change | None:
-    """All of it did."""
     return change
 
 
@@ -33,7 +32,6 @@ def zeros(number: int, change: Change) -> Change | None:
 
 
 def cuts(log: Log, random: Random, *, many: int | None = None, since: int = 0) -> Iterator[Cut]:
-    """Cuts at every moment."""
     for moment in range(since, len(log) + 1):
         yield from cuts_at(log, moment, random, many)
 

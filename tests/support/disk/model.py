@@ -25,8 +25,6 @@ class Node:
 
 @dataclass(frozen=True)
 class Bytes:
-    """A write."""
-
     node: Node
     offset: int
     data: bytes
@@ -37,8 +35,6 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Size:
-    """A truncation."""
-
     node: Node
     size_bytes: int
 
@@ -61,8 +57,6 @@ class Names:
 
 @dataclass(frozen=True)
 class Sync:
-    """An fsync."""
-
     node: Node
     succeeded: bool
 
@@ -81,8 +75,6 @@ Entry = Change | Sync | Reported
 
 @dataclass(frozen=True)
 class Cut:
-    """A power loss."""
-
     moment: int
     keep: Callable[[int, Change], Change | None]
     how: str
@@ -161,7 +153,6 @@ class Log:
 
 
 def apply(change: Change, names: dict[Node, dict[str, Node]], contents: dict[Node, bytearray]) -> None:
-    """Do ``change`` to what the folders and files hold."""
     if isinstance(change, Names):
         entries = names.setdefault(change.node, {})
         for name, node in change.entries.items():

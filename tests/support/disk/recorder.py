@@ -65,12 +65,10 @@ class Disk:
         self._patch.undo()
 
     def inject(self, fault: Fault) -> Fault:
-        """Add ``fault``, which counts calls from now on, and return it."""
         self._faults.append(fault)
         return fault
 
     def restart(self) -> None:
-        """Begin a new process, without the faults of the one before."""
         self._dead = False
         self._faults.clear()
 
@@ -80,7 +78,6 @@ class Disk:
             self.log.entries.append(Reported(kind, value))
 
     def after_cut(self) -> DiskTree:
-        """What lies below the folder after a cut at this moment that keeps nothing."""
         return self.log.after(Cut(len(self.log), nothing, "nothing kept"))
 
     def _take_in(self, folder: Path, node: Node, contents: dict[Node, bytes]) -> None:
@@ -221,8 +218,6 @@ class Disk:
 
 
 def _method(patch: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """``patch`` as a method of `SystemCalls`, given what the real one does."""
-
     def method(calls: SystemCalls, *args: Any) -> Any:
         return patch(functools.partial(real, calls), *args)
 

@@ -34,43 +34,26 @@ _CARD = "eth0"
 
 
 class Host:
-    """One host."""
-
     def __init__(self, switch: Namespace, number: int, disk: Path, memory: Path) -> None:
         self.number = number
         self.address = f"{_NETWORK}.{number}"
         self.port = f"port{number}"
         self.switch = switch
-        self.folders = {"disk": disk, "memory": memory}
-        for folder in self.folders.values():
-            folder.mkdir()
+        self.disk, self.memory = disk, memory
+        disk.mkdir()
+        memory.mkdir()
         self.started: list[Running] = []
         self._server: MotoServer | None = None
         self.namespace = Namespace.make(f"host{number}")
-        self._plug_in()
-
-    def _plug_in(self) -> None:
         self.namespace.ip("link", "add", _CARD, "type", "veth", "peer", "name", self.port, "netns", self.switch.name)
         self.switch.ip("link", "set", self.port, "master", "switch", "up")
         self.namespace.ip("addr", "add", f"{self.address}/24", "dev", _CARD)
         self.namespace.ip("link", "set", _CARD, "up")
 
-    @property
-    def disk(self) -> Path:
-        """Its disk."""
-        return self.folders["disk"]
-
-    @property
-    def memory(self) -> Path:
-        """Its memory that is a folder."""
-        return self.folders["memory"]
-
     def home(self, pattern: str) -> str:
-        """A root of a run as this host has it."""
-        return pattern.format(**self.folders)
+        return pattern.format(disk=self.disk, memory=self.memory)
 
     def start(self, *command: object, log: Path, environment: Mapping[str, str] | None = None) -> Running:
-        """Start a command on it, in its disk."""
         there = {**_environment(), **(environment or {})}
         self.started.append(Running(self.namespace.command(*command), log, there, self.disk))
         return self.started[-1]
@@ -81,15 +64,12 @@ class Host:
 
     @property
     def endpoint(self) -> str:
-        """The URL of its S3 server for the other hosts."""
         return f"http://{self.address}:{S3_PORT}"
 
-    def serve(self, folder: Path) -> None:
-        """Start an S3 server with what is in a folder of its own; returns when it answers."""
-        folder.mkdir(exist_ok=True)
-        server = MotoServer(address=self.address, port=S3_PORT, folder=folder)
-        self.call(server.start)
-        self._server = server
+    def serve(self) -> None:
+        """Start an S3 server in its memory; returns when it answers."""
+        self._server = MotoServer(address=self.address, port=S3_PORT)
+        self.call(self._server.start)
 
     def look(self, function: Callable[[Bucket], T], bucket: str) -> T:
         """Call a function with a bucket of its server as it really is."""
@@ -101,14 +81,7 @@ class Host:
         return self.call(looking)
 
     def make_bucket(self, name: str) -> None:
-        """Make an empty bucket at its server."""
         self.look(lambda bucket: bucket.client.create_bucket(Bucket=bucket.name), name)
-
-    def reaches(self, other: Host, port: int = S3_PORT) -> bool:
-        """Whether something that listens there answers within a second."""
-        code = f"import socket; socket.create_connection(({other.address!r}, {port}), 1)"
-        log = self.disk.with_name(f"{self.disk.name}.reaches.log")
-        return self.start(sys.executable, "-c", code, log=log).end() == 0
 
     def kill(self) -> int:
         """Lose all it has, without a word to the others; returns how many processes were killed."""
@@ -118,39 +91,17 @@ class Host:
         return killed
 
     def remove(self) -> None:
-        """End all processes, and remove it."""
         self.namespace.delete()
         self._gone()
 
     def _gone(self) -> None:
-        """All processes are: take note of it, and remove what they left."""
         for one in self.started:
             one.end()
         if self._server is not None:
             self._server.kill()
             self._server = None
-        for folder in self.folders.values():
+        for folder in (self.disk, self.memory):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-class StorageHost(Host):
-    """A host with an S3 server, of which everything is kept on its disk."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.serve(self.disk)
-
-    def power_off(self) -> None:
-        """End the server, without a word to those who are connected."""
-        assert self._server is not None
-        self.switch.ip("link", "set", self.port, "down")
-        server, self._server = self._server, None
-        assert server.kill() == -9
-
-    def power_on(self) -> None:
-        """Start the server again, at the same address."""
-        self.switch.ip("link", "set", self.port, "up")
-        self.serve(self.disk)
 
 
 class Cluster:
@@ -178,19 +129,19 @@ class Cluster:
         self._stack.callback(self.switch.delete)
         self.switch.ip("link", "add", "switch", "type", "bridge")
         self.switch.ip("link", "set", "switch", "up")
-        self.storage = self._added(StorageHost)
+        self.storage = self._added()
+        self.storage.serve()
         for _ in range(hosts):
             self.add()
 
-    def _added(self, kind: type[T]) -> T:
+    def _added(self) -> Host:
         number = next(self._numbers)
-        host = kind(self.switch, number, self._folder / f"disk{number}", self._memory / f"memory{number}")
+        host = Host(self.switch, number, self._folder / f"disk{number}", self._memory / f"memory{number}")
         self._stack.callback(host.remove)
         return host
 
     def add(self) -> Host:
-        """Another host, of which disk and memory are empty."""
-        self.hosts.append(self._added(Host))
+        self.hosts.append(self._added())
         return self.hosts[-1]
 
     def replace(self, lost: Host) -> Host:

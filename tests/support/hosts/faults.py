@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing_extensions import Self
 
-from support.hosts.cluster import Host, StorageHost, counted
+from support.hosts.cluster import Host, counted
 
 
 class LinkDown:
@@ -33,19 +33,3 @@ class LinkDown:
 
     def __exit__(self, *_: object) -> None:
         self.end()
-
-
-class StorageReboot:
-    """The storage host is off until the end of the block, and then starts again; it counts the kills of its server."""
-
-    def __init__(self, storage: StorageHost) -> None:
-        self._storage = storage
-        self.fired = 0
-
-    def __enter__(self) -> Self:
-        self._storage.power_off()
-        self.fired += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._storage.power_on()

@@ -76,14 +76,12 @@ class Namespace:
 
     @classmethod
     def make(cls, what: str) -> Namespace:
-        """Make one, whose loopback is up."""
         made = cls(f"{PREFIX}-{os.getpid()}-{next(_numbers)}-{what}")
         run("ip", "netns", "add", made.name)
         made.ip("link", "set", "lo", "up")
         return made
 
     def ip(self, *arguments: object) -> str:
-        """Run ``ip ARGUMENTS`` in it; returns what it printed."""
         return run("ip", "-n", self.name, *arguments)
 
     def command(self, *command: object) -> list[str]:
@@ -100,7 +98,6 @@ class Namespace:
         return self._inside.submit(function, *arguments, **options).result()
 
     def pids(self) -> list[int]:
-        """Every process in it."""
         return [pid for pid in map(int, run("ip", "netns", "pids", self.name).split()) if pid != os.getpid()]
 
     def kill(self) -> int:

@@ -16,8 +16,6 @@ _GLANCE_SECONDS = 0.05
 
 
 class Running:
-    """A process that was started."""
-
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path) -> None:
         self.log = log
         self._command = command
@@ -35,16 +33,13 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Its id."""
         return self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """As `subprocess.Popen` has it; None while it runs."""
         return self._process.poll()
 
     def end(self, limit: timedelta = LIMIT) -> int:
-        """Wait for its end; returns the exit code."""
         try:
             return self._process.wait(limit.total_seconds())
         except subprocess.TimeoutExpired as error:
@@ -59,22 +54,18 @@ class Running:
         return False
 
     def expect(self, returncode: int, limit: timedelta = LIMIT) -> Running:
-        """Wait for its end; returns itself."""
         code = self.end(limit)
         assert code == returncode, f"expected exit code {returncode}, got {code}\n{self.said()}"
         return self
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
         self._process.kill()
         self._process.wait()
 
     def said(self) -> str:
-        """The end of what it wrote, and the command."""
         return f"{' '.join(self._command)}\n== {self.log}\n{self.text()[-4000:]}"
 
     def text(self) -> str:
-        """All that it wrote."""
         return self.log.read_text(errors="replace")
 
 

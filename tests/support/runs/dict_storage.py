@@ -15,8 +15,6 @@ PAGE = 1000  # entries of one list request of an object store
 
 
 class DictStorage:
-    """Files in a dict."""
-
     url = "dict://run"
     is_remote = True
     window_bytes = 1 << 20
@@ -106,7 +104,6 @@ class Counted(FaultyStorage):
         return found
 
     def reset(self) -> None:
-        """Begin to count anew."""
         self.calls.clear()
         self.pages = 0
 

@@ -39,7 +39,6 @@ def run_at(batches: int) -> WatchedRun:
 
 
 def train(run: NumpyRun, batches: int) -> None:
-    """Train up to ``batches`` in all."""
     for _ in run.train_until(batches):
         pass
 
@@ -59,7 +58,6 @@ def grow(root: Path | Storage, *saves_at: int, embedding: float | None = None) -
 
 
 def opened(storage: Storage, name: str) -> OpenedCheckpoint:
-    """The checkpoint ``name`` with its documents read and compared."""
     parsed = CheckpointName.parse(name)
     assert parsed is not None
     return open_checkpoint(storage, parsed, Index(storage).document(parsed.attempt))

@@ -17,7 +17,6 @@ KEEP_ALL = KeepLatest(20_000)
 
 
 def start(storage, keep: KeepPolicy = KEEP_ALL) -> tuple[CheckpointManager, WatchedRun]:
-    """A new process on the run, which has restored."""
     manager = CheckpointManager(storage, save=SaveEvery(micro_steps=10**9), keep=keep)
     run = WatchedRun()
     manager.restore(run)
@@ -25,7 +24,6 @@ def start(storage, keep: KeepPolicy = KEEP_ALL) -> tuple[CheckpointManager, Watc
 
 
 def save(manager: CheckpointManager, run: WatchedRun) -> str:
-    """Three micro-steps and a save."""
     train(run, run.batches + 3)
     return manager.save(run).result()
 

@@ -74,7 +74,6 @@ def write_ranks(
 
 
 def commit(storage: DictStorage, documents: Sequence[RankManifest]) -> None:
-    """Write the documents, and all that vouches for them."""
     files = []
     for document in documents:
         key = NAME.rank_key(document.rank)

@@ -57,8 +57,6 @@ class Mortal:
 
 @dataclass
 class Life:
-    """What became of one rank."""
-
     began: int
     checkpoint: str | None
     restored: str
@@ -98,8 +96,6 @@ def job(
     act: Callable[..., Life] = live,
     **options: Any,
 ) -> list[Ended[Life]]:
-    """A job of ``size`` ranks; ``faults`` by rank."""
-
     def run(world: ThreadWorld) -> Life:
         fault = (faults or {}).get(world.rank)
         if fault is None:
@@ -112,8 +108,6 @@ def job(
 
 @functools.cache
 def digests_at(size: int, batches: int) -> tuple[str, ...]:
-    """Of each rank of a job that was never interrupted."""
-
     def run(world: ThreadWorld) -> str:
         one = new_run(world)
         for _ in one.train_until(batches):
@@ -124,7 +118,6 @@ def digests_at(size: int, batches: int) -> tuple[str, ...]:
 
 
 def committed(root: Place) -> list[str]:
-    """Names of the folders with a COMMIT that is not void."""
     return folders(root_at(root).tree()).committed
 
 
@@ -147,5 +140,4 @@ def check_whole(root: Place, name: str, size: int) -> None:
 
 
 def lost(ended: Ended[Life]) -> bool:
-    """Whether a rank ended because it died, or because another one did."""
     return isinstance(ended.error, Killed | RankLostError | ck.CkptKitError)

@@ -44,8 +44,6 @@ class Clock:
 
 
 class FailingDisk(LocalStorage):
-    """Fails the next writes that it is told to."""
-
     failures_to_come = 0
 
     def write(self, key, stream, size_bytes) -> None:
@@ -65,8 +63,6 @@ def norm_at(step: int) -> float:
 
 
 class Life:
-    """One attempt."""
-
     def __init__(self, storage: LocalStorage, clock: Clock, host: str, **options) -> None:
         self._clock = clock
         self.run = NumpyRun(accumulation_steps=K, size=4_000, batches_per_epoch=100)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ckptkit.storage import LocalStorage, Storage
 from ckptkit.storage.s3.options import Client, S3Options, connect
@@ -31,35 +31,9 @@ Tree = dict[str, bytes]
 OF_THE_STORAGE = frozenset({"probe", "lease.json"})
 
 
-class Root(Protocol):
-    """One run root; it need not exist."""
-
-    url: str
-    options: Mapping[str, Any]
-
-    def storage(self) -> Storage:
-        """The product's storage for a new process."""
-
-    def tree(self) -> Tree:
-        """Every file of the run."""
-
-    def get(self, key: str) -> bytes:
-        """The content of a file, which must exist."""
-
-    def put(self, key: str, data: bytes) -> None:
-        """Make or replace a file."""
-
-    def remove(self, *keys: str) -> None:
-        """Delete files, and folders that this empties."""
-
-    def clear(self) -> None:
-        """Delete the run."""
-
-    def uploads(self) -> list[str]:
-        """Keys of the uploads in parts that nobody has completed or aborted."""
-
-
 class LocalRoot:
+    """A directory; it need not exist."""
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.url = str(path)
@@ -134,7 +108,6 @@ class Store:
         return Retry(self._patience, monotonic=clock, wait=clock.wait, rng=random.Random(1))
 
     def new(self) -> BucketRoot:
-        """A root in a bucket of its own."""
         bucket = f"crash-{uuid.uuid4().hex}"
         self.raw.create_bucket(Bucket=bucket)
         return BucketRoot(self, bucket)
@@ -154,7 +127,6 @@ class BucketRoot:
         self.options = store.options
 
     def through(self, store: Store) -> BucketRoot:
-        """The same bucket by another way."""
         return BucketRoot(store, self.bucket)
 
     def storage(self) -> Storage:
@@ -192,12 +164,11 @@ class BucketRoot:
         return [entry["Key"].removeprefix("run/") for entry in answer.get("Uploads", ())]
 
 
-# A path is a root in that directory.
-Place = Root | str | os.PathLike[str]
+Root = LocalRoot | BucketRoot
+Place = Root | str | os.PathLike[str]  # a path is a root in that directory
 
 
 def root_at(place: Place) -> Root:
-    """What ``place`` stands for."""
     return LocalRoot(place) if isinstance(place, str | os.PathLike) else place
 
 

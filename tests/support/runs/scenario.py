@@ -72,12 +72,10 @@ class Life:
 
 
 def new_run(**options) -> NumpyRun:
-    """What every life of the job begins with."""
     return NumpyRun(accumulation_steps=CYCLE, size=SIZE, **options)
 
 
 def digest_at(batches: int) -> str:
-    """Digest of a run that was never interrupted."""
     return _digest_at(batches, SIZE)
 
 
@@ -123,7 +121,6 @@ def history(root: Place) -> None:
 
 
 def tree(root: Place) -> Tree:
-    """Every file below ``root``."""
     return root_at(root).tree()
 
 
@@ -150,7 +147,6 @@ def folders(files: Tree) -> Folders:
 
 
 def committed(root: Place) -> list[str]:
-    """Names of the committed checkpoints."""
     return folders(tree(root)).committed
 
 
@@ -164,7 +160,6 @@ def corrupt(root: Place, name: str, file: str = "rank-00000/weights-000.safetens
 
 
 def attempts(files: Tree) -> dict[int, dict]:
-    """The attempts' documents by number."""
     return {int(match[1]): json.loads(data) for key, data in files.items() if (match := _ATTEMPT.fullmatch(key))}
 
 

@@ -36,7 +36,6 @@ class Refusal(NamedTuple):
     message: str
 
     def document(self) -> bytes:
-        """Its body, as S3 words it."""
         text = (
             '<?xml version="1.0" encoding="UTF-8"?>\n'
             f"<Error><Code>{self.code}</Code><Message>{self.message}</Message>"
@@ -56,8 +55,6 @@ REFUSALS: Mapping[str, Refusal] = {
 
 
 class Request(NamedTuple):
-    """One request that reached a proxy."""
-
     method: str
     path: str
     query: str
@@ -66,8 +63,6 @@ class Request(NamedTuple):
 
 
 class RequestFault:
-    """Something that happens to a request, and how often it did."""
-
     def __init__(
         self,
         action: Action,
@@ -113,7 +108,6 @@ class RequestFault:
             return True
 
     def happened(self) -> None:
-        """Count it."""
         with self._lock:
             self.fired += 1
 

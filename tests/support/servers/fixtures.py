@@ -23,26 +23,21 @@ _RADOSGW = Path(__file__).with_name("radosgw.sh")
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of one test."""
-
     name: str
     endpoint: str
     client: Any
 
     def keys(self) -> list[str]:
-        """Every object's key, in order."""
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
         return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
 
     def get(self, key: str) -> bytes | None:
-        """An object's bytes, None if there is none."""
         try:
             return bytes(self.client.get_object(Bucket=self.name, Key=key)["Body"].read())
         except self.client.exceptions.NoSuchKey:
             return None
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object."""
         self.client.put_object(Bucket=self.name, Key=key, Body=data)
 
     def uploads(self) -> list[str]:
@@ -66,7 +61,6 @@ class Bucket:
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[MotoServer]:
-    """An S3 server of this pytest process."""
     with MotoServer() as server:
         yield server
 
@@ -89,20 +83,16 @@ def bucket(moto: MotoServer, _moto_client: Any) -> Iterator[Bucket]:
 
 @pytest.fixture
 def proxy(moto: MotoServer) -> Iterator[FaultProxy]:
-    """A proxy in front of moto, without faults."""
     with FaultProxy(HOST, moto.port) as server:
         yield server
 
 
 @dataclass(frozen=True)
 class Radosgw:
-    """A Ceph gateway that runs."""
-
     port: int
 
     @property
     def endpoint(self) -> str:
-        """Its URL, for path-style addressing."""
         return f"http://{HOST}:{self.port}"
 
     @property
@@ -136,7 +126,6 @@ def radosgw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Radosgw]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has at the moment."""
     with ExitStack() as stack:
         places = [stack.enter_context(socket.socket()) for _ in range(count)]
         for place in places:

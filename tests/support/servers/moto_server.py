@@ -2,24 +2,19 @@
 
 Guarantees: when `MotoServer.start` returns, the server answers; it ends with `stop` or `kill`, and by itself when the
 process that started it is gone, however that ended. Of several conditional puts at once one wins, as with S3. It checks
-no signatures and forgets everything when it ends, unless it has a folder: then it answers a request that changes
-something once that is there, and the next server with this folder begins with it, but for uploads in parts that were
-not completed. Loopback only, unless told otherwise.
+no signatures and forgets everything when it ends. Loopback only, unless told otherwise.
 Run as a program, this file is the server: it prints its port, then serves until its standard input ends.
 """
 
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import threading
-from pathlib import Path
-from typing import IO, Any
-from urllib.parse import quote, unquote
+from typing import IO
 
 from typing_extensions import Self
 
@@ -30,29 +25,22 @@ _STOP_SECONDS = 10
 
 
 class MotoServer:
-    """One moto; a context manager."""
-
-    def __init__(
-        self, *, smallest_part_bytes: int = 5 << 20, address: str = HOST, port: int = 0, folder: Path | None = None
-    ) -> None:
+    def __init__(self, *, smallest_part_bytes: int = 5 << 20, address: str = HOST, port: int = 0) -> None:
         self._smallest_part_bytes = smallest_part_bytes
         self._address = address
-        self._folder = folder
         self._process: subprocess.Popen[str] | None = None
         self._complaints: IO[str] | None = None
         self.port = port
 
     @property
     def endpoint(self) -> str:
-        """Its URL, for path-style addressing."""
         return f"http://{self._address}:{self.port}"
 
     def start(self) -> Self:
-        """Start it and return when it answers."""
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
             # Isolated, or the modules beside this file would hide others of the same names from moto.
-            [sys.executable, "-I", __file__, self._address, str(self.port), *([self._folder] if self._folder else ())],
+            [sys.executable, "-I", __file__, self._address, str(self.port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
@@ -77,7 +65,6 @@ class MotoServer:
         return self
 
     def stop(self) -> None:
-        """End it; nothing happens if it is not running."""
         if self._process is not None:
             self._ended()
 
@@ -126,70 +113,9 @@ class MotoServer:
             return complaints.read()
 
 
-class _Kept:
-    """What moto holds as files of a folder; each is a line of JSON about the object, then its bytes.
-
-    The line says which address the object came from, too.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        from moto.core import DEFAULT_ACCOUNT_ID
-        from moto.s3.models import s3_backends
-
-        self._folder = folder
-        self._backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
-        self._lock = threading.Lock()
-
-    def load(self) -> None:
-        """Give moto everything that is in the folder."""
-        for bucket in self._folder.iterdir():
-            self._backend.create_bucket(bucket.name, "us-east-1")
-            for file in bucket.glob("[!.]*"):
-                about, _, data = file.read_bytes().partition(b"\n")
-                fields = json.loads(about)
-                kept = self._backend.put_object(bucket.name, unquote(file.name), data, etag=fields["etag"])
-                kept.set_metadata(fields["metadata"])
-
-    def store(self, method: str, path: str, who: str) -> None:
-        """Bring the folder up to date after a request of that address."""
-        if method not in ("PUT", "POST", "DELETE"):
-            return
-        name, _, key = path.lstrip("/").partition("/")
-        with self._lock:
-            held = self._backend.buckets.get(name)
-            folder = self._folder / name
-            if held is None:
-                self._forget(folder)
-                return
-            folder.mkdir(exist_ok=True)
-            if key:
-                self._store(folder / quote(key, safe=""), held.keys.get(key), who)
-                return
-            for file in folder.glob("[!.]*"):  # many may have been deleted
-                if unquote(file.name) not in held.keys:
-                    file.unlink()
-
-    def _store(self, file: Path, held: Any, who: str) -> None:
-        if held is None:
-            file.unlink(missing_ok=True)
-            return
-        about = {"etag": held._etag, "metadata": dict(held.metadata), "from": who}
-        new = file.with_name(".new")
-        new.write_bytes(json.dumps(about).encode() + b"\n" + held.value)
-        new.rename(file)
-
-    def _forget(self, folder: Path) -> None:
-        if folder.is_dir():
-            for file in folder.iterdir():
-                file.unlink()
-            folder.rmdir()
-
-
-def main(address: str, port: str, folder: str | None = None) -> None:
-    """Serve until standard input ends."""
+def main(address: str, port: str) -> None:
     import logging
 
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
     from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
@@ -200,16 +126,6 @@ def main(address: str, port: str, folder: str | None = None) -> None:
             return put(self)
 
     S3Response.put_object = put_object
-    if folder is not None:
-        kept, answer = _Kept(Path(folder)), DomainDispatcherApplication.__call__
-        kept.load()
-
-        def answer_once_kept(self: DomainDispatcherApplication, environ: dict[str, Any], start_response: Any) -> Any:
-            answered = answer(self, environ, start_response)
-            kept.store(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["REMOTE_ADDR"])
-            return answered
-
-        DomainDispatcherApplication.__call__ = answer_once_kept
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # one line per request otherwise
     server = ThreadedMotoServer(ip_address=address, port=int(port), verbose=False)
     server.start()

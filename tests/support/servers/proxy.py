@@ -141,7 +141,6 @@ class FaultProxy:
 
     @property
     def endpoint(self) -> str:
-        """Its URL, for path-style addressing."""
         return f"http://{HOST}:{self.port}"
 
     @property
@@ -170,7 +169,6 @@ class FaultProxy:
         return fault
 
     def clear(self) -> None:
-        """Forget all faults; what is stalled stays so."""
         with self._lock:
             self._faults.clear()
 
@@ -199,7 +197,6 @@ class FaultProxy:
             self._accepting.start()
 
     def release(self) -> None:
-        """Let everything go on that is stalled now."""
         with self._lock:
             for stall in self._stalls:
                 stall.send(b"x")
@@ -232,7 +229,6 @@ class FaultProxy:
                     self._stalled.notify_all()
 
     def judge(self, line: str, fields: dict[str, str]) -> RequestFault | None:
-        """Log a request, and find what is to happen to it."""
         method, target, _ = line.split(" ")
         path, _, query = target.partition("?")
         said = {name.lower(): value for name, value in fields.items()}

@@ -19,8 +19,6 @@ _STOP_SECONDS = 10
 
 
 class RcloneServer:
-    """One ``rclone serve s3``; a context manager."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
@@ -29,11 +27,9 @@ class RcloneServer:
 
     @property
     def endpoint(self) -> str:
-        """Its URL, for path-style addressing."""
         return f"http://{HOST}:{self.port}"
 
     def start(self) -> Self:
-        """Start it and return when it listens."""
         command = ["rclone", "serve", "s3", "--config", "", "--addr", f"{HOST}:0"]
         self._process = subprocess.Popen(
             [*command, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", self._folder], stderr=subprocess.PIPE, text=True
@@ -52,7 +48,6 @@ class RcloneServer:
         raise RuntimeError(f"rclone did not start:\n{''.join(said)}")
 
     def stop(self) -> None:
-        """End it; nothing happens if it is not running."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.bench import __main__ as bench
-from benchmarks.bench import growth, stall, training
+from benchmarks.bench import stall
 from benchmarks.bench.limits import KINDS
-from benchmarks.bench.measurement import MeasurementError, measure
+from benchmarks.bench.measurement import measure
 from benchmarks.bench.options import Options
 
 TINY = {"mib": 2, "micro_ms": 1.0, "micro_steps": 2, "saves": 1, "pairs": 1, "restores": 1}
@@ -41,26 +41,6 @@ def exactness(found, limits, options):
     text = stall.tables({"limits": [limits], "systems": [found], "state_bytes": options.state_bytes})
     _, row = rows(text, found["system"])  # of the loop, of the idle save
     return row.split("|")[-2].strip()
-
-
-def test_training_and_growth_are_measured(tiny):
-    assert measure("limits:limits", tiny).keys() == KINDS.keys()
-    *_, found = training.run(tiny, {"layers": 1, "width": 8, "batch": 2})
-    (loop,) = found["systems"][1]["with"]
-    assert len(loop["stalls"]) == tiny.saves
-    cells = [row.split("|")[2:4] for row in rows(training.tables(found), "pynative")]
-    assert [[cell.strip() for cell in row] for row in cells] == [["2", "ckptkit"], ["1", "ckptkit"]]
-    tensors = measure("growth:measure_tensors", tiny, name="ckptkit", count=5, mib=1)
-    found = {
-        "tensors": [{"system": "ckptkit", "at": 5, **tensors}],
-        "sizes": [{"system": "ckptkit", "at": 1, **measure("growth:measure_loop", tiny, name="ckptkit")}],
-        "steps": [{"system": "ckptkit", "at": 2, "error": "what went wrong"}],
-    }
-    text = growth.tables({**found, "tensors_mib": 1, "mib": 1, "micro_ms": 1.0, "k": 2})
-    assert len(rows(text, "5")) == len(rows(text, "4")) == 1
-    assert "what went wrong" in text
-    with pytest.raises(MeasurementError, match="KeyError: 'unknown'"):
-        measure("stall:measure_system", tiny, name="unknown", layout="few")
 
 
 def test_the_command_line_is_read(tmp_path):

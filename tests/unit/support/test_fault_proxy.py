@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 from support.servers.client import s3_client
 from support.servers.faults import REFUSALS, RequestFault
-from support.servers.proxy import HOST, FaultProxy
+from support.servers.proxy import HOST
 
 MIB = 1 << 20
 DATA = random.Random(1).randbytes(300_001)
@@ -69,21 +69,6 @@ def test_refusal_answers_s3_error_and_stores_nothing(s3, bucket, proxy):
         assert [request.action for request in proxy.requests[-2:]] == [action, None]
 
 
-def test_refusal_keeps_connection_usable_and_of_a_head_has_no_body(client, bucket, proxy, put_request, get_request):
-    bucket.put("a", b"12345")
-    proxy.inject(RequestFault("500"))
-    client.sendall(put_request + get_request)
-    said = b""
-    while not said.endswith(b"12345"):
-        said += client.recv(MIB)
-    assert said.startswith(b"HTTP/1.1 500 ")
-    proxy.inject(RequestFault("slow_down", method="HEAD"))
-    client.sendall(b"HEAD /b/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    said = until_the_end(client)
-    assert said.startswith(b"HTTP/1.1 503 Slow Down\r\n")
-    assert said.endswith(b"\r\n\r\n")
-
-
 @pytest.mark.parametrize("action", ["reset_before", "reset_mid_body", "reset_after"])
 def test_a_reset_before_in_and_after_what_is_done(client, bucket, proxy, action, put_request):
     fault = proxy.inject(RequestFault(action, method="PUT"))
@@ -91,17 +76,6 @@ def test_a_reset_before_in_and_after_what_is_done(client, bucket, proxy, action,
     assert_reset(client)
     assert bucket.get("a") == (DATA if action == "reset_after" else None)
     assert fault.fired == 1
-
-
-def test_reset_in_the_middle_of_chunks_and_of_an_error(client, bucket, proxy, get_request):
-    fault = proxy.inject(RequestFault("reset_mid_body"))
-    client.sendall(b"PUT /%s/a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n" % bucket.name.encode())
-    assert_reset(client)
-    lost = proxy.inject(RequestFault("reset_after"))
-    with socket.create_connection((HOST, proxy.port), timeout=30) as other:
-        other.sendall(get_request)
-        assert_reset(other)
-    assert (bucket.keys(), fault.fired, lost.fired) == ([], 1, 1)
 
 
 def test_a_truncated_answer(s3, bucket, proxy):
@@ -190,33 +164,3 @@ def test_a_server_that_ignores_conditions(s3, bucket, proxy):
     proxy.without_conditions = False
     with pytest.raises(ClientError, match="PreconditionFailed"):
         s3.put_object(Bucket=bucket.name, Key="once", Body=b"3", IfNoneMatch="*")
-
-
-def test_bodies_in_chunks_and_answers_without_keep_the_connection(bucket, proxy):
-    connection = http.client.HTTPConnection(HOST, proxy.port, timeout=30)
-
-    def ask(method, key="a", body=None, **headers):
-        signed = {"Authorization": SIGNATURE, **headers}
-        connection.request(method, f"/{bucket.name}/{key}", body, signed, encode_chunked=body is not None)
-        answer = connection.getresponse()
-        return answer, answer.read()
-
-    pieces = [bytes([number]) * 70_000 for number in range(5)]
-    assert ask("PUT", body=iter(pieces))[0].status == 200
-    first, data = connection.sock, b"".join(pieces)
-    assert bucket.get("a") == data
-    answer, body = ask("HEAD")
-    assert (answer.status, answer.headers["Content-Length"], body) == (200, str(len(data)), b"")
-    assert ask("GET", **{"If-None-Match": answer.headers["ETag"]})[0].status == 304
-    assert ask("DELETE", "b")[0].status == 204
-    assert ask("GET")[1] == data
-    assert connection.sock is first
-    connection.close()
-
-
-def test_a_server_that_is_gone_resets():
-    with socket.socket() as nobody:
-        nobody.bind((HOST, 0))
-        with FaultProxy(HOST, nobody.getsockname()[1]) as proxy, socket.create_connection((HOST, proxy.port)) as client:
-            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert_reset(client)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from support.refusals import unrefused
 from support.servers.faults import RequestFault
 
 
@@ -41,22 +40,3 @@ def test_probability_is_reproducible_and_limited_by_times():
     assert 30 < len(always) < 70
     assert once(times=None) == always
     assert once(times=3) == always[:3]
-
-
-def test_to_strike_is_not_to_happen():
-    fault = RequestFault("500")
-    assert fault.strikes("PUT", "/")
-    assert fault.fired == 0
-    fault.happened()
-    assert fault.fired == 1
-
-
-def test_a_mistake_in_a_fault_is_refused():
-    rows = [
-        ({"action": "explode"}, "unknown action 'explode'"),
-        ({"action": "500", "nth": 0}, "count from 1"),
-        ({"action": "500", "times": 0}, "count from 1"),
-        ({"action": "500", "probability": 0.5}, "needs an rng"),
-        ({"action": "500", "rng": random.Random(1)}, "an rng a probability"),
-    ]
-    assert unrefused(ValueError, lambda options: RequestFault(**options), rows) == {}
