@@ -2,9 +2,7 @@
 
 ::
 
-    python tests/docs/newcomer/try_it.py                 # in an empty virtual environment, from a fresh clone
-    python tests/docs/newcomer/try_it.py --venv .venv    # in one that there is
-    python tests/docs/newcomer/try_it.py --wheel W.whl   # with a wheel, and without the repository, as a user has it
+    python tests/docs/newcomer/try_it.py --wheel W.whl   # in an empty environment, without the repository
 
 It exits with 1 if a step fails, if the resumed training is not the uninterrupted one to the last bit, if ten lines of
 the script or more had to be changed, or if it took longer than ``--within`` seconds. What `pip` takes to download and
@@ -19,7 +17,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -172,30 +169,15 @@ def prepare(newcomer: Newcomer, work: Path) -> None:
     newcomer.python("-c", DIGITS, folder=work)
 
 
-def clone_of_repository(work: Path) -> Path:
-    """A fresh clone, or a copy where this is no clone itself."""
-    clone = work / "ckptkit"
-    if (REPOSITORY / ".git").exists():
-        subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(clone)], check=True)  # noqa: S607 - the user's
-    else:
-        shutil.copytree(REPOSITORY, clone)
-    return clone
-
-
-def go(venv: Path | None, wheel: Path | None, work: Path) -> float:
+def go(wheel: Path, work: Path) -> float:
     """The whole way; returns the seconds that count."""
-    newcomer = Newcomer((venv or work / "venv").resolve() / "bin")
-    clone = work if wheel is not None else clone_of_repository(work)
-    *installs, demo = first_screen(REPOSITORY / "README.md")
-    if wheel is not None:
-        installs = [f"pip install {shlex.quote(str(wheel.resolve()))}", "ckptkit --version"]
-    with newcomer.timed(f"not counted: {' && '.join(['a virtual environment', *installs])}"):
-        if venv is None:
-            subprocess.run([sys.executable, "-m", "venv", str(work / "venv")], check=True)
-        for command in installs:
-            newcomer.run(["sh", "-c", command], clone)
+    newcomer = Newcomer(work / "venv/bin")
+    *_, demo = first_screen(REPOSITORY / "README.md")
+    with newcomer.timed("not counted: a virtual environment, and pip install"):
+        subprocess.run([sys.executable, "-m", "venv", str(work / "venv")], check=True)
+        newcomer.python("-m", "pip", "install", str(wheel.resolve()), folder=work)
     with newcomer.timed(demo):
-        said = newcomer.run(["sh", "-c", demo], clone)
+        said = newcomer.run(["sh", "-c", demo], work)
     if "not one bit differs" not in said:
         raise StepError(f"{demo} says:\n{said}")
     changed = changed_lines(SCRIPTS / "before.py", SCRIPTS / "after.py")
@@ -209,13 +191,12 @@ def go(venv: Path | None, wheel: Path | None, work: Path) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="README's first screen and an exact resume, timed.")
-    parser.add_argument("--venv", type=Path, help="a virtual environment to take instead of an empty one")
-    parser.add_argument("--wheel", type=Path, help="what to install instead of a clone of the repository")
+    parser.add_argument("--wheel", type=Path, required=True, help="what to install")
     parser.add_argument("--within", type=float, default=180, help="seconds that it may take beside installing")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="newcomer-", ignore_cleanup_errors=True) as work:
         try:
-            seconds = go(options.venv, options.wheel, Path(work))
+            seconds = go(options.wheel, Path(work))
         except StepError as failure:
             print(failure, file=sys.stderr)
             return 1

@@ -9,7 +9,6 @@ nothing any more, whatever its handlers try. Any thread.
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -46,20 +45,28 @@ class Disk:
         self.log = Log(self._top, {node: dict(entries) for node, entries in self._names.items()}, contents)
 
     def __enter__(self) -> Self:
-        patches: Mapping[str, Callable[..., Any]] = {
-            "open_new": self._open_new,
-            "pwrite": self._pwrite,
-            "truncate": self._truncate,
-            "fsync": self._fsync,
-            "link": self._link,
-            "replace": self._replace,
-            "unlink": functools.partial(self._remove, "unlink"),
-            "mkdir": self._mkdir,
-            "rmdir": functools.partial(self._remove, "rmdir"),
-        }
-        for name, patch in patches.items():
-            self._patch.setattr(SystemCalls, name, _method(patch, getattr(SystemCalls, name)))
+        for name, (operation, place, record) in _RECORDED.items():
+            self._patch.setattr(
+                SystemCalls, name, self._recording(getattr(SystemCalls, name), operation, place, record)
+            )
         return self
+
+    def _recording(self, real: Callable[..., Any], operation: str, place: int, record: Callable[..., Any]) -> Any:
+        """A method of `SystemCalls` that does what ``real`` does; below the folder, that is written down."""
+
+        def method(calls: SystemCalls, *arguments: Any) -> Any:
+            key = self._key(arguments[place])
+            if key is None:
+                return real(calls, *arguments)
+
+            def act() -> Any:
+                self._before(operation, key)
+                return real(calls, *arguments)
+
+            with self._lock:
+                return record(self, key, act, *arguments)
+
+        return method
 
     def __exit__(self, *_: object) -> None:
         self._patch.undo()
@@ -124,101 +131,64 @@ class Disk:
         self.log.entries.append(change)
         apply(change, self._names, {})
 
-    # The calls
+    # What each call is written down as
 
-    def _open_new(self, real: Any, path: Any) -> int:
-        key = self._key(path)
-        if key is None:
-            return real(path)
-        with self._lock:
-            self._before("open", key)
-            descriptor = real(path)
-            self._enter_name(key, Node(key))
+    def _open_new(self, key: str, act: Callable[[], int], path: Any) -> int:
+        descriptor = act()
+        self._enter_name(key, Node(key))
         return descriptor
 
-    def _pwrite(self, real: Any, descriptor: int, data: memoryview, offset_bytes: int) -> int:
-        key = self._key(descriptor)
-        if key is None:
-            return real(descriptor, data, offset_bytes)
-        with self._lock:
-            self._before("write", key)
-            count = real(descriptor, data, offset_bytes)
-            self.log.entries.append(Bytes(self._node(key), offset_bytes, bytes(memoryview(data).cast("B")[:count])))
+    def _pwrite(self, key: str, act: Callable[[], int], descriptor: int, data: memoryview, offset_bytes: int) -> int:
+        count = act()
+        self.log.entries.append(Bytes(self._node(key), offset_bytes, bytes(memoryview(data).cast("B")[:count])))
         return count
 
-    def _truncate(self, real: Any, descriptor: int, size_bytes: int) -> None:
-        key = self._key(descriptor)
-        if key is None:
-            real(descriptor, size_bytes)
-            return
-        with self._lock:
-            self._before("truncate", key)
-            real(descriptor, size_bytes)
-            self.log.entries.append(Size(self._node(key), size_bytes))
+    def _truncate(self, key: str, act: Callable[[], None], descriptor: int, size_bytes: int) -> None:
+        act()
+        self.log.entries.append(Size(self._node(key), size_bytes))
 
-    def _fsync(self, real: Any, descriptor: int) -> None:
-        key = self._key(descriptor)
-        if key is None:
-            real(descriptor)
-            return
-        with self._lock:
-            node = self._node(key)
-            try:
-                self._before("fsync", key)
-                real(descriptor)
-            except OSError:
-                self.log.entries.append(Sync(node, False))
-                raise
-            self.log.entries.append(Sync(node, True))
+    def _fsync(self, key: str, act: Callable[[], None], descriptor: int) -> None:
+        node = self._node(key)
+        try:
+            act()
+        except OSError:
+            self.log.entries.append(Sync(node, False))
+            raise
+        self.log.entries.append(Sync(node, True))
 
-    def _link(self, real: Any, existing: Any, new: Any) -> None:
-        key, old = self._key(new), self._key(existing)
-        if key is None or old is None:
-            assert key is old, "links lead from one place of the disk to another"
-            real(existing, new)
-            return
-        with self._lock:
-            self._before("link", key)
-            real(existing, new)
-            self._enter_name(key, self._node(old))
+    def _link(self, key: str, act: Callable[[], None], existing: Any, new: Any) -> None:
+        old = self._key(existing)
+        assert old is not None, "links lead from one place of the disk to another"
+        act()
+        self._enter_name(key, self._node(old))
 
-    def _replace(self, real: Any, old: Any, new: Any) -> None:
-        key, before = self._key(new), self._key(old)
-        if key is None or before is None:
-            assert key is before, "renames stay on the disk"
-            real(old, new)
-            return
-        assert os.path.dirname(key) == os.path.dirname(before), "renames within a folder only"
-        with self._lock:
-            self._before("rename", key)
-            real(old, new)
-            self._enter_name(key, self._node(before), instead_of=os.path.basename(before))
+    def _replace(self, key: str, act: Callable[[], None], existing: Any, new: Any) -> None:
+        old = self._key(existing)
+        assert old is not None
+        assert os.path.dirname(key) == os.path.dirname(old), "renames within a folder only"
+        act()
+        self._enter_name(key, self._node(old), instead_of=os.path.basename(old))
 
-    def _mkdir(self, real: Any, path: Any) -> None:
-        key = self._key(path)
-        if key is None:
-            real(path)
-            return
-        with self._lock:
-            self._before("mkdir", key)
-            real(path)
-            made = Node(key, is_folder=True)
-            self._names[made] = {}
-            self._enter_name(key, made)
+    def _mkdir(self, key: str, act: Callable[[], None], path: Any) -> None:
+        act()
+        made = Node(key, is_folder=True)
+        self._names[made] = {}
+        self._enter_name(key, made)
 
-    def _remove(self, operation: str, real: Any, path: Any) -> None:
-        key = self._key(path)
-        if key is None:
-            real(path)
-            return
-        with self._lock:
-            self._before(operation, key)
-            real(path)
-            self._enter_name(key, None)
+    def _remove(self, key: str, act: Callable[[], None], path: Any) -> None:
+        act()
+        self._enter_name(key, None)
 
 
-def _method(patch: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    def method(calls: SystemCalls, *args: Any) -> Any:
-        return patch(functools.partial(real, calls), *args)
-
-    return method
+# By method of `SystemCalls`: the operation, which argument says where, and how it is written down.
+_RECORDED: Mapping[str, tuple[str, int, Callable[..., Any]]] = {
+    "open_new": ("open", 0, Disk._open_new),
+    "pwrite": ("write", 0, Disk._pwrite),
+    "truncate": ("truncate", 0, Disk._truncate),
+    "fsync": ("fsync", 0, Disk._fsync),
+    "link": ("link", 1, Disk._link),
+    "replace": ("rename", 1, Disk._replace),
+    "unlink": ("unlink", 0, Disk._remove),
+    "mkdir": ("mkdir", 0, Disk._mkdir),
+    "rmdir": ("rmdir", 0, Disk._remove),
+}
