@@ -89,7 +89,7 @@ def test_start_reads_twenty_files_after_any_restarts():
 def restarted(starts, *, commits, dies, mirrored):
     """So many starts that commit nothing, on one root or on two, and what a further one reads of each."""
     roots = [Counted(DictStorage()) for _ in range(1 + mirrored)]
-    roots[-1]._inner.url = "dict://mirror"
+    roots[-1].url = "dict://mirror"
 
     def start():
         options = {"mirror": roots[1]} if mirrored else {}

@@ -201,9 +201,9 @@ def test_rank_that_raises_lets_no_upload_wait_for_it(tmp_path: Path) -> None:
 class Neighbour(LocalStorage):
     """A folder of the same name on another machine of each rank."""
 
-    @property
-    def url(self) -> str:
-        return "s3://neighbour/run"
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.url = "s3://neighbour/run"
 
 
 def test_ranks_whose_mirrors_differ_are_refused(tmp_path: Path) -> None:
