@@ -1,8 +1,5 @@
 """Real signals during Model.train and Model.fit."""
 
-from __future__ import annotations
-
-import json
 import os
 import signal
 from pathlib import Path
@@ -10,7 +7,7 @@ from pathlib import Path
 import pytest
 from mindspore.train import Callback
 from support.process import run_python
-from support.training import SIZE, Job, checkpoints, reference
+from support.training import SIZE, Job, checkpoints, reference, tensors
 
 import ckptkit as ck
 from ckptkit.manager.preemption import SIGNALS
@@ -20,9 +17,7 @@ TERMINATED = 143
 
 class Kill(Callback):
     def __init__(self, *, step=None, evaluation=None, number=signal.SIGTERM):
-        self.step = step
-        self.evaluation = evaluation
-        self.number = number
+        self.step, self.evaluation, self.number = step, evaluation, number
         self.ended = False
 
     def on_train_step_end(self, run_context):
@@ -75,53 +70,42 @@ class Double(Callback):
             weight.set_data(weight * 2)
 
 
-def weights(job):
-    return {parameter.name: parameter.asnumpy().tobytes() for parameter in job.cell.network.trainable_params()}
-
-
 def test_last_checkpoint_includes_work_of_on_train_end(root):
     """After a signal in the last micro-step, too: the next start finds the run complete, and nobody calls it there."""
-    whole, restarted = Job(), Job()
+    whole, signalled, other = Job(), Job(), root.with_name("other")
     whole.started(checkpoints(root, save=ck.SaveEvery(micro_steps=SIZE)), 1, Double())
     assert names(root) == [f"a000001-c{SIZE // 4:010d}-m{SIZE % 4:04d}"]
-    restarted.resumed(checkpoints(root), 1, Double())
-    assert restarted.trace.steps == {}
-    assert weights(restarted) == weights(whole)
-    signalled, restarted, other = Job(), Job(), root.with_name("other")
     with pytest.raises(ck.Preempted):
         signalled.started(checkpoints(other), 1, Kill(step=SIZE), Double())
-    restarted.resumed(checkpoints(other), 1, Double())
-    assert restarted.trace.steps == {}
-    assert weights(restarted) == weights(whole)
+    for run in (root, other):
+        restarted = Job()
+        restarted.resumed(checkpoints(run), 1, Double())
+        assert restarted.trace.steps == {}
+        assert tensors(restarted.cell) == tensors(whole.cell)
 
 
 def test_preempt_return_resumes_script_without_further_training(root):
     job, kill = Job(), Kill(step=6, number=signal.SIGUSR1)
-    ckpt = checkpoints(root, on_preempt="return")
-    job.started(ckpt, 1, kill)
-    assert ckpt.preempted
-    assert max(job.trace.steps) == 6
-    assert kill.ended
-    assert names(root) == ["a000001-c0000000001-m0002"]
-    for _ in range(2):  # the second start finds the run complete
-        second = Job()
+    steps = {}
+    for preempted in (True, False, False):  # the third start finds the run complete
         ckpt = checkpoints(root, on_preempt="return")
-        second.resumed(ckpt, 1)
-        assert not ckpt.preempted
-        job.trace.steps |= second.trace.steps
-    assert job.trace.steps == {step: bits for step, bits in reference().items() if step <= SIZE}
+        (job.started if preempted else job.resumed)(ckpt, 1, *[kill] * preempted)
+        assert ckpt.preempted == preempted
+        steps |= job.trace.steps
+        if preempted:
+            assert (max(steps), kill.ended, names(root)) == (6, True, ["a000001-c0000000001-m0002"])
+        job = Job()
+    assert steps == {step: bits for step, bits in reference().items() if step <= SIZE}
 
 
 def test_signal_in_evaluation_saves_with_its_metrics(root):
     whole = Job(fit=True)
     whole.model.fit(3, whole.data, whole.valid, callbacks=[whole.trace])
     first = Job(fit=True)
-    ckpt = checkpoints(root)
     with pytest.raises(ck.Preempted):
-        ckpt.fit(first.model, 3, first.data, first.valid, callbacks=[first.trace, Kill(evaluation=2)])
+        checkpoints(root).fit(first.model, 3, first.data, first.valid, callbacks=[first.trace, Kill(evaluation=2)])
     (last,) = ck.CheckpointManager(root).checkpoints()
-    assert last.name == "a000001-c0000000005-m0002"
-    assert dict(last.metrics) == whole.trace.evaluated[2]
+    assert (last.name, dict(last.metrics)) == ("a000001-c0000000005-m0002", whole.trace.evaluated[2])
     second = Job(fit=True)
     checkpoints(root).fit(second.model, 3, second.data, second.valid, callbacks=[second.trace])
     assert {**first.trace.steps, **second.trace.steps} == whole.trace.steps
@@ -143,64 +127,59 @@ def test_signals_outside_training_belong_to_the_script(root):
 
 
 SCRIPT = """
-import json, os, signal, sys, threading
+import os, signal, sys, threading
 from datetime import timedelta
 sys.path.insert(0, sys.argv[2])
 import numpy as np
 from mindspore import nn
 from support.training import *
 
-plan = json.loads(sys.argv[3])
+compiles = sys.argv[3] == "while it compiles"
 
 class Deep(Mlp):
     def __init__(self):
         super().__init__()
-        self.layers = nn.SequentialCell(*[one for _ in range(plan["depth"]) for one in (nn.Dense(8, 8), nn.Tanh())])
-    def logits(self, x):
-        return self.out(self.layers(ops.tanh(self.hidden(x))))
+        self.out = nn.SequentialCell(*[nn.Dense(8, 8) for _ in range(160)], nn.Dense(8, 3))
 
 class Watch(Callback):
     def on_train_step_begin(self, run_context):
-        if plan.get("after") is not None and run_context.original_args().cur_step_num == plan["at"]:
-            threading.Timer(plan["after"], lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        if compiles:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
     def on_train_step_end(self, run_context):
-        print("micro-step ended", run_context.original_args().cur_step_num, file=sys.stderr, flush=True)
-        if plan.get("after") is None and run_context.original_args().cur_step_num == plan["at"]:
-            os.kill(os.getpid(), getattr(signal, plan.get("signal", "SIGTERM")))
+        print("micro-step ended", file=sys.stderr, flush=True)
+        if run_context.original_args().cur_step_num == 6:
+            os.kill(os.getpid(), signal.SIGINT)
 
 data = lambda: pipeline().map(lambda x: x * np.float32(1), ["x"], num_parallel_workers=2,
-                              python_multiprocessing=plan.get("workers", False))
-job = Job(mode=plan["mode"], data=data, cell=lambda: accumulation_cell(network=Deep))
-ckpt = checkpoints(sys.argv[1], grace=timedelta(seconds=plan.get("grace", 25)), augmentation="stateless")
+                              python_multiprocessing=not compiles)
+network = Deep if compiles else Mlp
+job = Job(mode="graph" if compiles else "pynative", data=data, cell=lambda: accumulation_cell(network=network))
+ckpt = checkpoints(sys.argv[1], grace=timedelta(seconds=0.5 if compiles else 25), augmentation="stateless")
 job.started(ckpt, 3, Watch())
 print("exported")
 """
 
 
-def live(root, script, **plan):
-    arguments = (str(script), str(root), str(Path(__file__).parents[3]), json.dumps(plan))
-    return run_python(*arguments, folder=script.parent, environment={"GLOG_v": "3"}, timeout=200)
-
-
 def test_signalled_process_always_exits_with_143(root, tmp_path):
     """With data workers in processes, whose ends are no preemption; then while MindSpore compiles."""
-    script = tmp_path / "train.py"
+
+    def live(place, when):
+        arguments = (str(script), str(place), str(Path(__file__).parents[3]), when)
+        done = run_python(*arguments, folder=tmp_path, environment={"GLOG_v": "3"}, timeout=200).expect(TERMINATED)
+        assert "exported" not in done.stdout
+        return done.stderr
+
+    script, empty = tmp_path / "train.py", root.with_name("empty")
     script.write_text(SCRIPT)
     # Ctrl-C acts like SIGTERM: nothing that Python can see tells the two apart.
-    done = live(root, script, mode="pynative", depth=1, at=6, workers=True, signal="SIGINT")
-    done.expect(TERMINATED)
-    assert "exported" not in done.stdout
-    assert "SIGTERM: saved a000001-c0000000001-m000" in done.stderr
-    assert "Traceback" not in done.stderr
-
-    empty = root.with_name("empty")
-    done = live(empty, script, mode="graph", depth=80, at=1, after=0.3, grace=0.5)
-    done.expect(TERMINATED)
-    assert "micro-step ended" not in done.stderr  # it was noticed while the first one was compiled
-    *_, announced, last = done.stderr.splitlines()
-    assert announced == "[ckptkit] SIGTERM: saving within 0.5 s and ending"
-    assert last == (
+    said = live(root, "in a micro-step")
+    assert "SIGTERM: saved a000001-c0000000001-m000" in said
+    assert "Traceback" not in said
+    said = live(empty, "while it compiles")
+    assert "micro-step ended" not in said  # it was noticed while the first one was compiled
+    assert said.splitlines()[-2:] == [
+        "[ckptkit] SIGTERM: saving within 0.5 s and ending",
         f"[ckptkit] SIGTERM: nothing was saved within 0.5 s. There is no checkpoint at {empty} yet: the same command "
-        "begins afresh."
-    )
+        "begins afresh.",
+    ]
     assert names(empty) == []
