@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
-from rich.progress import TaskID
+from rich.progress import Progress, TaskID
 
 from ckptkit.cli.errors import PROBLEM, UNREACHABLE, WRONG_USAGE, WrongUsageError
 from ckptkit.cli.output import bar_of_steps, print_line
@@ -48,8 +48,8 @@ def scratch_lives(keep: str | None, prefix: str) -> Iterator[tuple[Path, Lives]]
     asking = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda number, _: sys.exit(128 + number)) for number in asking}
     try:
-        with _folder(keep, prefix) as folder, Lives() as lives:
-            yield folder, lives
+        with _folder(keep, prefix) as folder, bar_of_steps(transient=False) as bars:
+            yield folder, Lives(bars)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -88,16 +88,9 @@ def report_failure(error: Exception, command: Sequence[str], junit: Path | None,
 class Lives:
     """Shows a line and a bar for each life on stderr; if that is no terminal, a line when the life begins."""
 
-    def __init__(self) -> None:
-        self._progress = bar_of_steps(transient=False)
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._task: TaskID | None = None
-
-    def __enter__(self) -> Lives:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
 
     def begins(self, words: str, steps: int) -> None:
         if not self._progress.console.is_terminal:

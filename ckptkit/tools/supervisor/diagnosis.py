@@ -153,9 +153,8 @@ def _asked(life: SupervisedLife, number: int) -> LifeFinding:
     if life.returncode == PREEMPTED or any(record.how == b"preempted" for record in life.ranks):
         return _preempted(life)
     name = signal.Signals(number).name
-    if number == signal.SIGINT:
-        return LifeFinding("interrupted", "it ended without a last save", record=_first(life.ranks), signal=name)
-    return LifeFinding("preempted", f"{name} ended it without a last save", record=_first(life.ranks), signal=name)
+    cause, who = ("interrupted", "it ended") if number == signal.SIGINT else ("preempted", f"{name} ended it")
+    return LifeFinding(cause, f"{who} without a last save", record=_first(life.ranks), signal=name)
 
 
 def _of_success(life: SupervisedLife) -> LifeFinding:
