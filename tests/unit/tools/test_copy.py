@@ -46,7 +46,7 @@ POSSIBLE = {"before": EVERY, "during": DIVISIBLE, "after": MUTATING}  # after an
 def copy(source, target, checkpoint: str | None = None, watch: ToldWatch | None = None) -> Copied:
     tokens = (f"{number:032x}" for number in itertools.count(1))
     request = CopyRequest(checkpoint, lambda: datetime(2026, 1, 2, tzinfo=timezone.utc), lambda: next(tokens))
-    as_storages = [LocalStorage(one) if isinstance(one, Path) else one for one in (source, target)]
+    as_storages = [LocalStorage(root) if isinstance(root, Path) else root for root in (source, target)]
     return copy_run(*as_storages, request, watch or ToldWatch())
 
 

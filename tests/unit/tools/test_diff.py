@@ -65,7 +65,7 @@ def test_two_checkpoints_of_a_run(tmp_path):
     storage, told = FaultyStorage(LocalStorage(root)), []
     found = compared(storage, storage, (AT_4, AT_6), told)
     assert found.progress == {"batch": (4, 6), "micro_step": (0, 2), "batches_delivered": (4, 6)}
-    assert {key: (one.equal, one.differing, one.only_in_a, one.only_in_b) for key, one in found.roles.items()} == {
+    assert {key: tuple(vars(count).values()) for key, count in found.roles.items()} == {
         "weights": (2, 0, 0, 0),
         "optimizer": (1, 0, 0, 0),
         "accumulators": (0, 0, 0, 1),
@@ -204,7 +204,7 @@ def test_diff_result_ignores_window_and_leaf_order(monkeypatch):
     names = [f"z{n}" for n in range(6)]
     a = write_ranks([[leaf(name, np.zeros(5, np.float32), "per_rank") for name in names]], shard_bytes=20)
     b = write_ranks([[leaf(name, np.ones(5, np.float32), "per_rank") for name in names[::-1]]], shard_bytes=40)
-    assert {one.name: one.divergence.max_abs for one in compared(a, b).leaves} == dict.fromkeys(names, 1.0)
+    assert {leaf.name: leaf.divergence.max_abs for leaf in compared(a, b).leaves} == dict.fromkeys(names, 1.0)
 
 
 def test_diff_reports_form_changes_and_sorts_rows():
@@ -213,7 +213,7 @@ def test_diff_reports_form_changes_and_sorts_rows():
     a = write_ranks([[leaf("x", np.zeros(3, np.float32)), *ones, leaf("a", np.ones(1))]])
     b = write_ranks([[leaf("x", np.zeros(4, np.float32)), *(leaf(name, np.array(v)) for name, v in changed.items())]])
     found = compared(a, b)
-    kinds = {one.name: (one.kind, one.form_a, one.form_b) for one in found.leaves}
+    kinds = {leaf.name: (leaf.kind, leaf.form_a, leaf.form_b) for leaf in found.leaves}
     assert kinds["x"] == ("form", "F32 [3]", "F32 [4]")
     assert kinds["a"] == ("only in a", "F64 [1]", None)
     assert [one.name for one in in_order_of_size(found.leaves)] == ["x", "a", "whole", "part", "little"]

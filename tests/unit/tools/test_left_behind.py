@@ -22,7 +22,7 @@ ON_REQUEST = ck.SaveEvery(micro_steps=10**9)
 
 def trained(base: Path, *saved_at: int, root="root", mirrors=("near", "far"), away=()) -> None:
     """A training that dies: its uploads to the mirrors ``away`` fail, and nothing is closed."""
-    storages = [FaultyStorage(LocalStorage(base / one)) for one in mirrors]
+    storages = [FaultyStorage(LocalStorage(base / mirror)) for mirror in mirrors]
     manager = ck.CheckpointManager(base / root, mirror=storages, save=ON_REQUEST, keep=ck.KeepLatest(9))
     run = NumpyRun(accumulation_steps=CYCLE)
     manager.restore(run)
@@ -35,8 +35,8 @@ def trained(base: Path, *saved_at: int, root="root", mirrors=("near", "far"), aw
             pass
         manager.save(run).result()
     manager.wait()
-    for one in manager._setup.mirrors._uploads:
-        one._root_lock.release()  # as the kernel does when the process ends
+    for uploads in manager._setup.mirrors._uploads:
+        uploads._root_lock.release()  # as the kernel does when the process ends
 
 
 def storages(base: Path, *names: str) -> list[LocalStorage]:

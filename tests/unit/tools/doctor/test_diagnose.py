@@ -34,8 +34,8 @@ def resumed(*lines: Stepped, begun: int = 5, **options):
     return life(list(lines), begun=begun, **options)
 
 
-def diagnosed(one, other, **options) -> Diagnosis:
-    difference = first_difference(one, other, max(one.steps))
+def diagnosed(life, full, **options) -> Diagnosis:
+    difference = first_difference(life, full, max(life.steps))
     assert difference is not None
     return diagnose_resume(difference, frozenset(options.get("unstable", ())))
 
@@ -285,6 +285,6 @@ def test_loss_alone_counts_unless_it_is_rounded():
     """Gradients are equal, so a forgotten counter scales a part of the loss that has none."""
     rows = (("1.25", "1.2500001", True), ("4.296", "2.082", False), ("nan", "1.0", False), ("1f2e", "3d4c", True))
     for expected, found, rounds in rows:
-        one, other = (life([stepped(1, loss=value)]) for value in (found, expected))
-        assert (first_difference(one, other, 1) is None) == rounds, expected
-        assert other_losses(one, other, 1) == [1] * rounds, expected
+        mine, full = (life([stepped(1, loss=value)]) for value in (found, expected))
+        assert (first_difference(mine, full, 1) is None) == rounds, expected
+        assert other_losses(mine, full, 1) == [1] * rounds, expected

@@ -58,7 +58,7 @@ def examined(capsys, *what, **options):
 
 def killed_in(here: Path, life_name: str) -> list[int]:
     traces = read_traces(here / "kept" / f"{life_name}.trace")
-    return [rank for rank, events in enumerate(traces) if any(isinstance(one, KilledEvent) for one in events)]
+    return [rank for rank, events in enumerate(traces) if any(isinstance(event, KilledEvent) for event in events)]
 
 
 def test_lives_lose_one_rank_or_all_and_every_rank_is_compared(here, capsys):
@@ -117,7 +117,7 @@ def test_ranks_that_outlive_a_killed_one_are_ended(here):
     found = live(command, "life", plan, time_limit=timedelta(seconds=60), monotonic=time.monotonic)
     assert time.monotonic() - begun < 30
     assert found.ended_as_planned
-    assert [type(one.events[-1]) is KilledEvent for one in found.ranks] == [False, True]
+    assert [type(rank.events[-1]) is KilledEvent for rank in found.ranks] == [False, True]
     for rank in (0, 1):
         with suppress(ProcessLookupError):
             rank_process = os.pidfd_open(int((here / f"pid-{rank}").read_text()))
@@ -127,7 +127,7 @@ def test_ranks_that_outlive_a_killed_one_are_ended(here):
 
 
 def of_ranks(*lines, **options) -> TrialLife:
-    parts = [replace(life(one, **options), rank=rank) for rank, one in enumerate(lines)]
+    parts = [replace(life(own, **options), rank=rank) for rank, own in enumerate(lines)]
     begun = Begun(url="/runs/mine", step=0, checkpoint=None, ranks=len(parts), replicated=("weights/w",))
     return replace(parts[0], events=[begun, *parts[0].events[1:]], rank=None, ranks=tuple(parts))
 
@@ -184,7 +184,7 @@ def test_part_of_a_life_that_is_missing_is_no_planned_end():
     assert stopped.ended_as_planned  # by itself, with exit code 0
     assert not replace(stopped, exit_code=1).ended_as_planned
     assert not replace(stopped, exit_code=-signal.SIGKILL, planned_kill=3).ended_as_planned  # nobody says so
-    dying = [replace(one, events=[*one.events, KilledEvent(step=3)]) for one in stopped.ranks]
+    dying = [replace(rank, events=[*rank.events, KilledEvent(step=3)]) for rank in stopped.ranks]
     killed = replace(stopped, exit_code=-signal.SIGKILL, planned_kill=3, ranks=(stopped.ranks[0], dying[1]))
     assert killed.ended_as_planned
     assert not replace(killed, planned_kill=4).ended_as_planned

@@ -47,7 +47,7 @@ def weights(tmp_path):
 
 def bits_of(path):
     with open_weights(path) as file:
-        return {name: (one.dtype, one.shape, one.read()) for name, one in file.tensors.items()}
+        return {name: (tensor.dtype, tensor.shape, tensor.read()) for name, tensor in file.tensors.items()}
 
 
 def every_dtype():
@@ -95,8 +95,8 @@ def test_the_parts_of_all_ranks_are_put_together(tmp_path):
     assert set(placements.values()) == {"replicated", "sharded", "per_rank"}
     for rank in (0, 1):
         export_weights(GOLDEN / "ranks", tmp_path / f"{rank}.ckpt", with_optimizer=True, rank=rank)
-        alone = bits_of(tmp_path / f"{rank}.ckpt")
-        assert {name: one[2] for name, one in alone.items()} == {name: one.tobytes() for name, one in found.items()}
+        alone = {name: data for name, (_, _, data) in bits_of(tmp_path / f"{rank}.ckpt").items()}
+        assert alone == {name: array.tobytes() for name, array in found.items()}
 
 
 class WithStatistics(NumpyRun):

@@ -51,9 +51,9 @@ def test_every_save_failure_and_removal_is_there(grown):
     there = {path.parent.name for path in (grown / "checkpoints").glob("*/manifest.json")}
     assert {save.checkpoint for _, save in story.saves if save.is_there} == there
     gone = {save.checkpoint for _, save in story.saves if not save.is_there}
-    removals = [one for attempt in story.attempts for one in attempt.removals]
-    assert {one.checkpoint for one in removals} == gone
-    assert all(one.step == int(one.checkpoint[9:19]) and one.at for one in removals)
+    removals = [removal for attempt in story.attempts for removal in attempt.removals]
+    assert {removal.checkpoint for removal in removals} == gone
+    assert all(removal.step == int(removal.checkpoint[9:19]) and removal.at for removal in removals)
     assert all(save.stall_seconds and save.took_seconds and save.size_bytes for _, save in story.saves)
     (failure,) = story.attempts[2].failures
     assert (failure.step, failure.error) == (400, "StorageError")

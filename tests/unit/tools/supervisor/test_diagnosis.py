@@ -253,9 +253,9 @@ def watch(states=None) -> Watch:
     return Watch(OPTIONS, lambda pid: (states or {}).get(pid, "S"))
 
 
-def found(one: Watch, records, now):
-    one.check(records, now)
-    return one.check(records, now + 0.5)
+def found(watching: Watch, records, now):
+    watching.check(records, now)
+    return watching.check(records, now + 0.5)
 
 
 def test_training_without_a_step_hangs_after_the_limit():
@@ -312,7 +312,7 @@ def test_rank_that_holds_up_the_others_is_named():
 
 
 def ranks(*fields):
-    return [record_of(rank=at, pid=100 + at, ranks=len(fields), **one) for at, one in enumerate(fields)]
+    return [record_of(rank=at, pid=100 + at, ranks=len(fields), **more) for at, more in enumerate(fields)]
 
 
 def test_ranks_that_wait_for_an_evaluation_do_not_hang():
