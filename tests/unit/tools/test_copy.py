@@ -293,7 +293,6 @@ def test_foreign_destination_is_refused_and_stays_unchanged(source, tmp_path):
 
 
 def interrupted_before(name: str, source: Path, target: Path) -> Path:
-    """The weights at the target of a checkpoint whose copy lacks its COMMIT."""
     with pytest.raises(Killed):
         copy(
             source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{name}/COMMIT")])
@@ -563,6 +562,11 @@ def test_whole_run_and_single_checkpoint_do_not_mix(source, target, tmp_path):
     shutil.move(source / "events/a000001-0001.jsonl", target / "events")
     with pytest.raises(ResumeError, match=r"events/a000001-0001\.jsonl"):
         copy(source, target, AT_8)
+    (source / "run.json").unlink()  # its URL is all that tells such a source from another one
+    bare = tmp_path / "bare"
+    copy(source, bare, AT_6)
+    with pytest.raises(ResumeError, match=f"a copy of something else.* of {source}"):
+        copy(shutil.copytree(source, tmp_path / "other"), bare, AT_6)
 
 
 def test_missing_or_corrupt_checkpoint_writes_nothing(source, target, monkeypatch):

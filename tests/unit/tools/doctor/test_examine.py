@@ -172,8 +172,6 @@ def test_what_is_given_by_name_counts_where_it_shows_the_training(monkeypatch):
 
 
 def slowed(monkeypatch, seconds, slow) -> Script:
-    """A script one of whose lives takes so long until its first micro-step has ended."""
-
     def line(number, begun, step):
         script.cost = (seconds if number == slow else 3.0, 0.1)
         return stepped(step)

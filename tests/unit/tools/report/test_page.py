@@ -241,6 +241,7 @@ def eventful():
 def test_timeline_tells_saves_failures_and_ends_apart():
     traces = timeline(eventful()).figure["data"]
     marks = {str(trace["marker"]["symbol"]): trace["text"] for trace in traces if "marker" in trace}
+    assert not any("until the next" in str(trace.get("text")) for trace in traces), "nothing was idle"
     saves = [*marks["circle-open"], *marks["diamond"]]
     assert [text.partition("<br>")[0] for text in saves] == ["gone", "kept", "later"]
     assert ["removed since" in text for text in saves] == [True, False, False]

@@ -56,8 +56,6 @@ class Drawing(Seen):
 
 @pytest.fixture
 def follow(tmp_path, monkeypatch):
-    """Makes the managers of the test follow a plan, and gives its trace's events when called."""
-
     def followed(name: str = "plan", **fields):
         given = {"root": str(tmp_path / "scratch"), "trace": str(tmp_path / "trace"), "stop": 99, **fields}
         plan = tmp_path / f"{name}.json"

@@ -274,7 +274,6 @@ def test_what_cannot_be_examined_is_told_with_its_reason(here, capsys):
 
 
 def doctored(capsys, *what: str, program: list[str] | None = None, as_json: bool = True, **options):
-    """The exit code, what was printed to each stream, and the cases of the JUnit file."""
     chosen = DoctorOptions(**{"steps": 9, "kills": 2, **options})
     junit = Path("ci/doctor.xml")
     code = run_doctor(command(*what) if program is None else program, chosen, keep=None, as_json=as_json, junit=junit)
