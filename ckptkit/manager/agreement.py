@@ -33,6 +33,7 @@ class RankStatus(StrictModel):
     replicas: str | None = None  # digest of the bits of its replicated leaves, if they are compared
     thawed: bool = False  # a leaf declared frozen has changed in this rank; other ranks may have a different change
     busy: bool = False  # its part of the last save is still being written
+    late: bool = False  # and the time in which it may be is over
     lost: tuple[int, str] | None = None  # number of a save whose part this rank could not write, and the reason
     end: RankFailure | None = None  # why the rank must stop
     number: int = 0  # of the save that would begin now

@@ -135,7 +135,7 @@ class CheckpointManager:
     @property
     def preempted(self) -> bool:
         """Whether training was asked to end and its final save is settled; nothing more is to be trained."""
-        return self._run is not None and self._run.final_save.is_over
+        return self._run is not None and self._run.is_over
 
     def restore(
         self,
@@ -217,7 +217,7 @@ class CheckpointManager:
     def pause(self) -> None:
         """Exclude what follows, such as an evaluation, from the measured duration of the next micro-step."""
         if self._run is not None:
-            self._run.step_timing.pause()
+            self._run.end_schedule.pause()
 
     def declare_complete(self) -> None:
         """Declare that nothing is left to train, for the report; call it between `restore` and `close`."""

@@ -4,7 +4,7 @@ Guarantees: a signal is noticed at once, whatever the main thread does, and is r
 can run a thread. At the end of the grace, and at a second signal, the process exits with code 143 and one line that
 names the newest checkpoint, unless training was settled before (with ``"return"``: only at a second signal). A signal
 that came too late for training goes to the handler that was there before. This module does not save: see
-`ckptkit.manager.final_save`. Training thread only, except `PreemptionRequest.heard` and where a docstring says so.
+`ckptkit.manager.run`. Training thread only, except `PreemptionRequest.heard` and where a docstring says so.
 
 Python runs a signal handler only once the main thread is back in Python, and not while it is inside a framework's C++
 code. Its C handler, however, writes the number of the signal to a file descriptor at once, and a thread here reads it.

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from typing_extensions import Self
 
@@ -29,12 +29,12 @@ from ckptkit.core.save_policy import SavePolicy, automatic
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.core.stack import call_of
 from ckptkit.core.text import many
-from ckptkit.core.waiting import countdown
-from ckptkit.errors import CkptKitError, Preempted, ResumeError, StorageError
+from ckptkit.core.waiting import Countdown, countdown
+from ckptkit.errors import CkptKitError, Preempted, ResumeError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.format.documents import StrictModel
 from ckptkit.format.events import Began, How, Spent
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName
 from ckptkit.manager.agreement import RankStatus, RankSync
-from ckptkit.manager.final_save import A_WHILE, FinalSave, Metrics
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.hooks import Hooks, Save
 from ckptkit.manager.mirrors import Chain
@@ -42,8 +42,8 @@ from ckptkit.manager.options import ERROR_BUDGET, Preemption, Ranks, Saving, Sys
 from ckptkit.manager.preemption import PreemptionRequest
 from ckptkit.manager.process import AT_EXIT, DenormalsAsZero, LastCall, show_log
 from ckptkit.manager.recorder import Recorder
-from ckptkit.manager.schedule import SaveSchedule, StepTiming
-from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults
+from ckptkit.manager.schedule import EndSchedule, SaveSchedule
+from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults, account_of
 from ckptkit.run.attempt import Opening
 from ckptkit.run.event_log import EventLog
 from ckptkit.run.interval import NO_HISTORY, History, read_history
@@ -58,7 +58,11 @@ from ckptkit.storage.capacity import room_of
 
 _log = logging.getLogger("ckptkit")
 
+Metrics: TypeAlias = Mapping[str, float] | None
+
+A_WHILE = timedelta(seconds=5)  # far below the timeout of any collective
 _EXIT_PATIENCE = timedelta(seconds=5)
+_ENDLESS = countdown(None)
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,21 @@ class _Moment:
     metrics: Mapping[str, float]
     replicas: str | None  # digest of what must be the same in all ranks, if that is compared
     begun: float  # seconds
-    is_final: bool = False  # nothing follows
+    is_final: bool  # nothing follows
+
+
+class _Settled(StrictModel):
+    """Holds what a rank says of the final save; only rank 0 knows the outcome."""
+
+    is_busy: bool = False  # this rank is still writing
+    is_late: bool = False  # and its grace is over
+    checkpoint: str | None = None
+    why: str = ""
+    end: RankFailure | None = None
+
+
+class _LateError(Exception):
+    """Raised when the grace is over."""
 
 
 class Run:
@@ -112,7 +130,7 @@ class Run:
         allowed = ERROR_BUDGET if saving.on_error == "warn" else 1
         self.results = SaveResults(url, allowed, saving.on_save, rank_sync, newest=newest)
         self.preemption = PreemptionRequest(setup.preemption, newest=newest, url=url, monotonic=self._monotonic)
-        self.step_timing = StepTiming(self._monotonic)
+        self.end_schedule = EndSchedule(self.preemption, rank_sync, self.results, self._monotonic)
         self.schedule = SaveSchedule(
             setup.save,
             saving.mid_cycle,
@@ -124,7 +142,10 @@ class Run:
             record=self.recorder.interval,
         )
         self.schedule.begin(began_at)
-        self.final_save = FinalSave(self.preemption, self.step_timing, rank_sync, self.results, self.mirrors)
+        self.is_held = False  # training goes on after a request to end, because the regular final save follows soon
+        self.is_over = False  # the final save is settled; nothing more is to be trained
+        self._is_given_up = False  # it, or its upload, failed or was not in time: `close` must not wait or try again
+        self._failure: BaseException | None = None  # of this rank's last try of it
         # With "late", leaves are read only when the fence or a wait requires it: whatever changes them is seen.
         is_examined = setup.hooks is not None and setup.hooks.keeps_schedule  # ``ckptkit doctor --own-saves``
         self.window_use: WindowUse | Literal["late"] = (
@@ -166,7 +187,7 @@ class Run:
         HEARTBEAT.step(progress.batches_delivered, self.mirrors.lag)
         self._collect(tolerate=self.preemption.is_asked)
         self.recorder.note(progress, metrics)
-        self.step_timing.arrive(progress.accumulation_steps)
+        self.end_schedule.arrive(progress.accumulation_steps)
         if progress.at_boundary:
             self.schedule.see(progress.cycles)
         self.schedule.begin_cycle(state, progress)
@@ -183,7 +204,7 @@ class Run:
                     f"step() was called, but the state is still at {self._began_at} batches, as after the restore. "
                     "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
                 )
-            if not self.final_save.is_held and not self.heed(state, metrics, progress):
+            if not self.is_held and not self.heed(state, metrics, progress):
                 since = timedelta(seconds=self._monotonic() - self.last_save_at)
                 if self.schedule.is_due(progress, since):
                     with self._stalling():
@@ -192,11 +213,17 @@ class Run:
             if self._hooks is not None and handle is not None:
                 self._hooks.look(state, self._saving(state, metrics))
         self.results.tell()
-        self.step_timing.depart()
+        self.end_schedule.depart()
         return handle
 
     def heed(self, state: Capturable, metrics: Metrics, progress: Progress) -> bool:
-        return self.final_save.heed(self._save, state, metrics, progress)
+        """Save and end training if that was requested and it is time; return whether the end was requested."""
+        if not self.preemption.is_watched or self.is_over or self.is_held:
+            return False
+        verdict = self.end_schedule.verdict(progress)
+        if verdict == "save":
+            self._leave(state, metrics)
+        return verdict != "train"
 
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
         self._begin_save(state, metrics)
@@ -208,12 +235,88 @@ class Run:
         self._is_finished = True
         progress = self._begin_save(state, metrics)
         self.recorder.flush_next = True
-        name = self.final_save.commit(self._save, state, metrics)
+        settled = self._settle(state, metrics, _ENDLESS)
+        if settled.checkpoint is None:
+            raise SaveFailedError(
+                f"the final save failed ({ERROR_BUDGET} in a row): {settled.why.removesuffix('.')}. Repair the "
+                f"storage. {self.preemption.account()}"
+            ) from self._failure
+        self.mirrors.finish(_ENDLESS)
         self.results.tell()
         if self._hooks is not None:
             self._hooks.finished(progress)
-        self.final_save.leave_after(name, progress)
-        return name
+        asked = self.preemption.is_asked
+        if self.preemption.is_watched and not self.is_over and any(self.rank_sync.flags(asked)):
+            if not asked:
+                self.preemption.ask("another rank was asked to end")
+            self._end(settled, progress)
+        return settled.checkpoint
+
+    def _leave(self, state: Capturable, metrics: Metrics) -> None:
+        """Take the final save after a request to end, as far as the grace allows, and end."""
+        # With "exit", a thread ends the process at the end of the grace.
+        left = _ENDLESS if self.preemption.exits else self.preemption.seconds_left
+        settled = _Settled(why="it was not committed within the grace period, and continues in the background")
+        try:
+            settled = self._settle(state, metrics, left)
+            if settled.checkpoint is not None:
+                self.mirrors.finish(left)
+        except _LateError:
+            self._is_given_up = True
+        except (SaveFailedError, NotEndedError) as error:
+            self._is_given_up = True  # after this, nothing ends the process at the end of the grace
+            _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))
+        self._end(settled, state.progress())
+
+    def _settle(self, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
+        """Save ``state`` in all ranks until that is committed or has failed too often; every rank returns the same."""
+        settled = _Settled()
+        self.results.forgive()
+        for _ in range(ERROR_BUDGET):
+            handle = self._save(state, metrics, left, is_final=True)
+            if not self.rank_sync.leads:
+                self.preemption.recall()  # rank 0 has just reported its earlier commits
+            said = self._outcomes(handle, left)
+            self._failure = handle.exception()
+            self._collect(tolerate=True)
+            if isinstance(self._failure, StaleAttemptError):
+                raise self._failure
+            for rank, word in enumerate(said):
+                if word.end is not None:
+                    raise word.end.error(rank)
+            settled = said[0]
+            if settled.checkpoint is not None:
+                break
+        return settled
+
+    def _outcomes(self, handle: SaveHandle, left: Countdown) -> list[_Settled]:
+        """Return what each rank says of its save, by rank, once none writes any more."""
+        while True:
+            self._wait_a_while(left)
+            is_busy = self.results.busy
+            mine = _Settled(is_busy=True, is_late=left() <= 0) if is_busy else _settled_by(handle)
+            said = self.rank_sync.exchange(mine)
+            if any(word.is_late for word in said):
+                raise _LateError
+            if not any(word.is_busy for word in said):
+                return said
+
+    def _end(self, settled: _Settled, progress: Progress) -> None:
+        preemption = self.preemption
+        preemption.settle()
+        self.is_over = True
+        if settled.checkpoint is not None:
+            message = (
+                f"{preemption.why}: saved {settled.checkpoint} at {preemption.url} (epoch {progress.epoch}, batch "
+                f"{progress.batch}, micro-step {progress.micro_step} of {progress.accumulation_steps}). The same "
+                "command continues from it"
+            )
+        else:
+            message = f"{preemption.why}: the last save failed: {settled.why}. {preemption.account()}"
+        _log.warning("%s", message)
+        self.results.tell()
+        if preemption.exits:
+            raise Preempted(message, settled.checkpoint)
 
     def _begin_save(self, state: Capturable, metrics: Metrics) -> Progress:
         progress = self._reached = state.progress()
@@ -228,7 +331,7 @@ class Run:
         """Note that a loop was left after so many ``batches``, and give signals back."""
         if not self.is_forked:
             self._left_at = batches
-            self.step_timing.pause()
+            self.end_schedule.pause()
             self.preemption.end()
 
     def agree(self, wish: bool) -> bool:
@@ -255,17 +358,16 @@ class Run:
     def close(self, timeout: timedelta | None, *, ended_by: BaseException | None) -> None:
         quietly = ended_by is not None
         left = countdown(timeout := self._limited(timeout))
-        uploads = not self.final_save.is_mirror_given_up
-        if uploads:
+        if not self._is_given_up:
             self.mirrors.urge()
         try:
             self.wait(timeout)
-            if uploads:
+            if not self._is_given_up:
                 self.mirrors.finish(left)
             if self.results.end is not None:
                 raise self.results.end  # after the wait: no rank may leave the others alone
         except NotEndedError:
-            if not self.final_save.is_over:
+            if not self.is_over:
                 raise
             if self.preemption.exits:  # the grace is over, and the exit of the interpreter would wait again
                 self.mirrors.abandon()
@@ -281,10 +383,10 @@ class Run:
             error = ended_by or sys.exc_info()[1]
             AT_EXIT.discard(self._last_call)
             how: How = "complete" if self.is_complete else "finished" if self._is_finished else "closed"
-            if self.final_save.is_over:
+            if self.is_over:
                 how = "preempted"
             self.recorder.close(error, left, how=how)
-            if error is not None and not (self.final_save.is_over and isinstance(error, Preempted)):
+            if error is not None and not (self.is_over and isinstance(error, Preempted)):
                 HEARTBEAT.fail(error)
                 how = "failed"
             HEARTBEAT.end(how, self.mirrors.lag)
@@ -306,13 +408,13 @@ class Run:
     def _exit(self) -> None:
         # In an interactive session the last traceback need not be what ends the program.
         error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-        how: How = "preempted" if self.final_save.is_over else "exited"
+        how: How = "preempted" if self.is_over else "exited"
         self.recorder.close(error, countdown(_EXIT_PATIENCE), how=how)
 
     def _limited(self, timeout: timedelta | None) -> timedelta | None:
-        if self.final_save.is_given_up:
+        if self._is_given_up:
             return timedelta(0)  # the grace is over; the work under way goes on until the process ends
-        if self.final_save.is_over and self.preemption.exits:
+        if self.is_over and self.preemption.exits:
             # Everything is settled; a mirror or the events must not delay the exit beyond the grace.
             left = timedelta(seconds=self.preemption.seconds_left())
             return min(left, timeout if timeout is not None else timedelta.max)
@@ -335,27 +437,39 @@ class Run:
             yield
         self.results.totals.stall_seconds = HEARTBEAT.spent().get("saving", 0.0)
 
-    def _save(self, state: Capturable, metrics: Metrics, *, is_final: bool = False) -> SaveHandle:
+    def _save(
+        self, state: Capturable, metrics: Metrics, left: Countdown = _ENDLESS, *, is_final: bool = False
+    ) -> SaveHandle:
         """Save in all ranks, after the save under way has ended; a collective.
 
         If the moment and ``metrics`` are committed already, nothing is captured or written: the writer only
         looks whether that commit is still there and this attempt still owns the run.
+
+        Raises:
+            _LateError: If the save under way has not ended in the time that is ``left``.
         """
         with self._stalling():
             begun = self._monotonic()
             if self.rank_sync.is_alone:  # what is committed needs no capture, which waits for the device and may fail
-                self.results.drain()
-                self._collect()
+                while self.results.busy:
+                    if left() <= 0:
+                        raise _LateError
+                    self._wait_a_while(left)
+                self._collect(tolerate=is_final)
                 there = self.saver.committed_at(state.progress(), _numbers(metrics))
                 if there is not None:
                     return self._confirm(there, state.progress())
             moment = self._moment(state, metrics, begun, is_final=is_final)
-            said = self._meet_idle(moment)
+            said = self._meet_idle(moment, left)
             committed = CheckpointName.parse(said[0].committed or "")
             if committed is None:
                 return self._begin(state, moment, said)
             self.mirrors.agree(committed, [word.free for word in said], is_final=is_final)
             return self._confirm(committed, moment.capture.progress)
+
+    def _wait_a_while(self, left: Countdown) -> None:
+        with contextlib.suppress(NotEndedError):
+            self.results.drain(timedelta(seconds=min(A_WHILE.total_seconds(), left())))
 
     def _meet_due(
         self, state: Capturable, metrics: Metrics, progress: Progress
@@ -394,7 +508,6 @@ class Run:
         is_final: bool = False,
     ) -> _Moment:
         """Capture the state, or with ``rewound`` the start of the cycle; an error ends training in all ranks."""
-        self._collect()
         # At least once: ranks that began with different weights, or train apart, would store a mixture of them.
         compares = self._setup.ranks.check_replicas or self._number == 0
         try:
@@ -406,21 +519,22 @@ class Run:
             raise
         return _Moment(capture, numbers, replicas, begun, is_final)
 
-    def _meet_idle(self, moment: _Moment) -> list[RankStatus]:
+    def _meet_idle(self, moment: _Moment, left: Countdown = _ENDLESS) -> list[RankStatus]:
         """Meet as `_meet` does, once no rank is writing.
 
         No rank waits for another rank's storage inside a gather, because frameworks abort it (on CPU after 30
         s). Every rank waits a little for its own writer, and all meet again.
         """
         while True:
-            with contextlib.suppress(NotEndedError):
-                self.results.drain(A_WHILE)
-            self._collect()
-            said = self._meet(moment)
+            self._wait_a_while(left)
+            self._collect(tolerate=moment.is_final)
+            said = self._meet(moment, is_late=left() <= 0)
             if not any(word.busy for word in said):
                 return said
+            if any(word.busy and word.late for word in said):
+                raise _LateError
 
-    def _meet(self, moment: _Moment) -> list[RankStatus]:
+    def _meet(self, moment: _Moment, *, is_late: bool = False) -> list[RankStatus]:
         capture, leads = moment.capture, self.rank_sync.leads
         end, busy = self.results.end, self.results.busy
         committed = self.saver.committed_at(capture.progress, moment.metrics) if leads else None
@@ -433,6 +547,7 @@ class Run:
             replicas=moment.replicas,
             thawed=bool(self.saver.frozen.demoted),
             busy=busy,
+            late=is_late,
             lost=self.results.lost,
             end=RankFailure.of(end) if end is not None else None,
             number=self._number + 1,
@@ -556,6 +671,14 @@ def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver | Par
     if not rank_sync.is_alone:
         receipts = Receipts(setup.storage, rank_sync.size, setup.ranks.patience, monotonic=setup.system.monotonic)
     return Saver(setup.storage, opened.document, opened.run_id, retention, receipts, room=room)
+
+
+def _settled_by(handle: SaveHandle) -> _Settled:
+    error = handle.exception()
+    if error is None:
+        return _Settled(checkpoint=handle.result())
+    end = RankFailure.of(error) if isinstance(error, StaleAttemptError) else None
+    return _Settled(why=account_of(error), end=end)
 
 
 def _numbers(metrics: Metrics) -> dict[str, float]:

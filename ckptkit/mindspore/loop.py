@@ -278,11 +278,11 @@ class Loop(Iterable[Any]):
                 state.end(self._agreed_reason())
                 self._manager.step(state, self._metrics)
                 is_ranked = any(name in self._metrics for name in self._ranked)
-                if (self._wants_save or is_ranked) and not (state.ended or run.final_save.is_over):
+                if (self._wants_save or is_ranked) and not (state.ended or run.is_over):
                     self._manager.save(state, self._metrics)
-                if run.final_save.is_over or state.ended:
+                if run.is_over or state.ended:
                     break
-            if not run.final_save.is_over:
+            if not run.is_over:
                 run.is_complete = run.is_complete or delivered == begun
                 name = self._manager.save_final(state, self._metrics)
                 why = f" ({state.ended})" if state.ended else ""

@@ -26,7 +26,7 @@ MODULES = {
     ),
     "manager": (
         *("process", "heartbeat", "options", "agreement", "writer", "hooks", "preemption", "recorder"),
-        *("schedule", "mirrors", "final_save", "run", "manager"),
+        *("schedule", "mirrors", "run", "manager"),
     ),
     "mindspore": (
         *("versions", "kernel_threads", "process_group", "rng", "digits", "nn", "train", "parameters", "data"),

@@ -163,7 +163,7 @@ class TrainingSession:
         is_last = stopping or params.cur_epoch_num == self._epochs
         if is_last:
             # A complete run is never trained again, so its last checkpoint must include the others' on_train_end.
-            self.manager.live().final_save.is_held = True
+            self.manager.live().is_held = True
         if metrics and save_evaluated and not is_last:
             self.manager.save(self._state, metrics)
             self.manager.live().heed(self._state, metrics, self._state.progress())

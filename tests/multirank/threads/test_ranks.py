@@ -25,7 +25,6 @@ from ckptkit.core.contents import Capture, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError, SaveFailedError, StateMismatchError, StorageError
-from ckptkit.manager import final_save
 from ckptkit.manager import run as live_run
 from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.storage import LocalStorage, Storage
@@ -392,8 +391,7 @@ def test_rank_whose_part_failed_names_the_takeover(tmp_path: Path) -> None:
 
 def test_final_save_outwaits_collective_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The save at the end of training waits for slow storage longer than a collective does."""
-    for module in (final_save, live_run):
-        monkeypatch.setattr(module, "A_WHILE", timedelta(milliseconds=50))
+    monkeypatch.setattr(live_run, "A_WHILE", timedelta(milliseconds=50))
     stall = Fault(lambda: threading.Event().wait(3), operations={"write"}, key="*/rank-00001.json")
 
     def run(world: ThreadWorld) -> str:

@@ -16,8 +16,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
 from ckptkit.manager.agreement import RankStatus, RankSync
-from ckptkit.manager.final_save import FinalSave
-from ckptkit.manager.schedule import SaveSchedule, StepTiming
+from ckptkit.manager.schedule import EndSchedule, SaveSchedule
 from ckptkit.run.joint_start import RankFailure
 
 
@@ -146,12 +145,12 @@ class Asked:
 
 def departure(world, *, asked: bool, in_flight: object = None, micro_step: float = 1.0, save: float = 10.0):
     seconds = iter([0.0, micro_step])
-    pace = StepTiming(lambda: next(seconds))
-    pace.depart()
-    pace.arrive(4)
     outcomes = SimpleNamespace(durations=[timedelta(seconds=save), timedelta(seconds=1)], in_flight=in_flight)
     preemption = Asked(asked)
-    return FinalSave(preemption, pace, RankSync(world), outcomes, mirrors=None), preemption
+    schedule = EndSchedule(preemption, RankSync(world), outcomes, lambda: next(seconds))
+    schedule.depart()
+    schedule.arrive(4)
+    return schedule, preemption
 
 
 def sign(**values) -> str:

@@ -634,7 +634,7 @@ def test_close_waits_for_the_mirror_within_its_time(tmp_path):
         mirror = Patient(storage, (), KeepLatest(3), tolerant=True, monotonic=time.monotonic)
         manager._setup = dataclasses.replace(manager._setup, mirrors=mirror)
         manager.restore(WatchedRun())
-        manager._run.final_save.is_over = preempted
+        manager._run.is_over = preempted
         manager.close(None if timeout is None else timedelta(seconds=timeout))
         assert mirror.left == most or 0 < mirror.left <= most < math.inf, (on_preempt, preempted, timeout)
 

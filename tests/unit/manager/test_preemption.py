@@ -24,7 +24,7 @@ from support.thread_ranks import results_of, run_ranks
 
 import ckptkit as ck
 from ckptkit.manager.preemption import SIGNALS, PreemptionRequest, SignalWatch, name_of
-from ckptkit.manager.schedule import StepTiming, fits
+from ckptkit.manager.schedule import EndSchedule
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -424,7 +424,7 @@ def test_before_the_final_save_nobody_else_saves(root):
     next(run.train_until(1))
     assert manager.step(run) is not None
     manager.wait()
-    manager.live().final_save.is_held = True
+    manager.live().is_held = True
     for _ in run.train_until(4):
         assert manager.step(run) is None
         assert not manager.live().heed(run, None, run.progress())
@@ -509,9 +509,9 @@ def test_failed_save_hides_no_request_to_end(root):
             if batches == 8:
                 manager._run.preemption.poll()
                 assert manager.save(run).exception() is not None
-                manager.live().final_save.is_held = True
+                manager.live().is_held = True
             manager.step(run)
-            manager.live().final_save.is_held = False
+            manager.live().is_held = False
             if batches == 4:
                 manager.save(run).result()
                 manager.wait()
@@ -521,22 +521,10 @@ def test_failed_save_hides_no_request_to_end(root):
     assert run.batches == restored_at(root) == 12
 
 
-def test_fits_has_a_margin_of_half_as_much():
-    second = timedelta(seconds=1)
-    for steps, micro_step, save, left, expected in [
-        (3, second, 10 * second, 19.5 * second, True),
-        (3, second, 10 * second, 19.4 * second, False),
-        (4, second, 10 * second, 19.5 * second, False),
-        (3, None, second, timedelta(days=99), False),
-        (3, second, None, timedelta(days=99), False),
-    ]:
-        assert fits(steps, micro_step, save, left) == expected, (steps, micro_step, save, left)
-
-
 def test_pace_is_slowest_recent_micro_step():
     """The time of saves and evaluations does not count."""
     clock = Clock()
-    pace = StepTiming(clock)
+    pace = EndSchedule(None, None, None, clock)
     pace.arrive(4)
     assert pace.micro_step is None  # its beginning is not known, and it compiled
     for seconds in (5, *[1] * 8):
