@@ -321,10 +321,11 @@ class CheckpointManager:
             SaveFailedError: Also if the newest commit cannot be uploaded to the mirror.
             TimeoutError: As in `wait`.
         """
-        if not self._is_forked:
-            self._close(timeout, None)
+        self._close(timeout, None)
 
     def _close(self, timeout: timedelta | None, ended_by: BaseException | None) -> None:
+        if self._is_forked:
+            return
         run = None if self._run is None else self._run.ready()
         try:
             if run is not None:
@@ -346,15 +347,14 @@ class CheckpointManager:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or self._is_forked:
-            self.close()
-            return
-        if self._run is not None:
+        if self._run is not None and error is not None and not self._is_forked:
             self._run.saver.hurry()
             self._run.mirrors.hurry()
         try:
             self._close(None, error)
-        except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error
+        except Exception as also:  # on_save's own too: none may hide the first error
+            if error is None:
+                raise
             if also is error:
                 return  # the same error again, such as that another process took over the run
             theirs = None if isinstance(also, CkptKitError) else also

@@ -102,10 +102,8 @@ class SignalWatch:
         if threading.current_thread() is not threading.main_thread():
             return False
         with self._lock:  # an earlier signal may still be unread, if the last listener left in another thread
-            acts = self._read()
+            self._read()
             self._listeners = [weakref.ref(alive) for alive in (*self._alive(), listener)]
-        for act in acts:
-            act()
         if self._line is None:
             self._install()
         self._take()
@@ -115,18 +113,17 @@ class SignalWatch:
         """Deliver signals that the thread has not read yet; free of cost without a signal."""
         if self._pending:
             self._pending = False  # first: later signals set it again
-            self._deliver()
+            with self._lock:
+                self._read()
 
     def leave(self, listener: PreemptionRequest) -> bool:
         """Deliver pending signals to ``listener``, then remove it; return whether no listener is left."""
         with self._lock:
-            acts = self._read()
+            self._read()
             self._listeners = [weakref.ref(alive) for alive in self._alive() if alive is not listener]
             # In between, the handler wrote to the line if it saw a listener; otherwise it called the former handler.
-            acts += self._read(late=listener)
+            self._read(late=listener)
             alone, line = not self._listeners, self._line
-        for act in acts:
-            act()
         if alone and line is not None and threading.current_thread() is threading.main_thread():
             self._restore(line)
             with self._lock:  # a thread that still reads the line would take the last byte, and its own could not end
@@ -186,19 +183,13 @@ class SignalWatch:
     def _watch(self, line: _Line) -> None:
         line.wait()
         while not line.over:
-            self._deliver()
+            with self._lock:
+                self._read()
             line.wait()
         line.close()
 
-    def _deliver(self) -> None:
-        with self._lock:
-            acts = self._read()
-        for act in acts:
-            act()
-
-    def _read(self, *, late: PreemptionRequest | None = None) -> list[Callable[[], None]]:
+    def _read(self, *, late: PreemptionRequest | None = None) -> None:
         """Deliver pending signals, or to ``late`` only those that the handler took; the caller holds the lock."""
-        acts = []
         listeners = self._alive() if late is None else [late]
         for number in self._line.read() if self._line is not None else ():
             if not number & _FROM_PYTHON:
@@ -209,8 +200,8 @@ class SignalWatch:
                 self._unseen_from_python.discard(number)
                 continue
             if number in self._former:
-                acts += [listener.heard(number) for listener in listeners]
-        return [act for act in acts if act is not None]
+                for listener in listeners:
+                    listener.heard(number)
 
     def _before_fork(self) -> None:
         if self._line is not None:  # a child without its own handlers must not write into our pipe
@@ -282,11 +273,8 @@ class PreemptionRequest:
         url: str,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._options = options
-        self.exits = options.then == "exit"
-        self._newest = newest
-        self.url = url
-        self._monotonic = monotonic
+        self._options, self._newest, self._monotonic = options, newest, monotonic
+        self.exits, self.url = options.then == "exit", url
         self._lock = threading.RLock()  # in C: a Condition's own `with` may leave it taken after Ctrl-C
         self._changed = threading.Condition(self._lock)
         self._asked_at: float | None = None
@@ -325,11 +313,11 @@ class PreemptionRequest:
         unmet = self.is_asked
         self.settle()
         if unmet and self._number is not None and alone:
-            name = signal_name(self._number)
-            if quietly:
-                _log.warning("%s also arrived; training ended before ckptkit acted on it", name)
-            else:
-                _log.warning("%s arrived after training had ended and its last state was saved", name)
+            what = "also arrived; training ended before ckptkit acted on it"
+            if not quietly:
+                what = "arrived after training had ended and its last state was saved"
+            _log.warning("%s %s", signal_name(self._number), what)
+            if not quietly:
                 os.kill(os.getpid(), self._number)
 
     def poll(self) -> bool:
@@ -346,26 +334,36 @@ class PreemptionRequest:
                     self.ask(f"the file {os.fspath(when)} is there (remove it before the next start)")
         return self.is_asked
 
-    def ask(self, why: str, dead_child: str = "") -> None:
-        with self._lock:
-            act = self._ask(why, "child-died" if dead_child else "asked", dead_child)
-        if act is not None:
-            act()
+    def heard(self, number: int) -> None:
+        """Handle a signal; of `SIGNALS`, in any thread."""
+        name, now = name_of(number), self._monotonic()
+        if self._heard_at is None:
+            self._number, self._heard_at = number, now
+            is_term = number == signal.SIGTERM
+            dead = dead_children() if is_term else ()
+            dead_child = next((how for pid, how in dead if pid not in self._dead_before), "")
+            self.ask(name, dead_child, request="terminated" if is_term else "asked")
+        elif timedelta(seconds=now - self._heard_at) >= _ONE_SIGNAL:
+            self._die(f"{name} arrived again after {self.why}, so the process ends without waiting")
 
-    def heard(self, number: int) -> Callable[[], None] | None:
-        """Handle a signal; the caller holds the lock of `SIGNALS`, and runs what is returned without it."""
-        name = name_of(number)
-        now = self._monotonic()
+    def ask(self, why: str, dead_child: str = "", *, request: Request = "asked") -> None:
+        """Request the end, unless somebody has already; any thread."""
         with self._lock:
-            if self._heard_at is None:
-                self._number, self._heard_at = number, now
-                if number != signal.SIGTERM:
-                    return self._ask(name, "asked")
-                dead_child = next((how for pid, how in dead_children() if pid not in self._dead_before), "")
-                return self._ask(name, "child-died" if dead_child else "terminated", dead_child)
-            if timedelta(seconds=now - self._heard_at) < _ONE_SIGNAL:
-                return None
-            return lambda: self._die(f"{name} arrived again after {self.why}, so the process ends without waiting")
+            if self._asked_at is not None or self._settled:
+                return
+            self.why = f"{why} after {dead_child}" if dead_child else why
+            self.dead_child = dead_child
+            self._newest_before = self._newest()
+            self._asked_at = self._monotonic()  # last: the training thread looks at it without the lock
+            HEARTBEAT.request("child-died" if dead_child else request, self.why)
+        if self.exits:
+            try:
+                Worker(self._enforce, "ckptkit-grace").start()
+            except NoThreadError as error:
+                _log.warning(
+                    "could not start the grace-period timer; only the scheduler will stop this process: %s", error
+                )
+        _log.warning("%s: saving within %g s and ending", self.why, self._options.grace.total_seconds())
 
     def settle(self) -> None:
         """Mark the request as settled; the end of the grace no longer ends the process."""
@@ -384,43 +382,18 @@ class PreemptionRequest:
             return f"There is no checkpoint at {self.url} yet: the same command begins afresh"
         return f"The newest checkpoint is {newest} at {self.url}: the same command continues from it"
 
-    def _ask(self, why: str, request: Request, dead_child: str = "") -> Callable[[], None] | None:
-        if self._asked_at is not None or self._settled:
-            return None
-        self.why = f"{why} after {dead_child}" if dead_child else why
-        self.dead_child = dead_child
-        self._newest_before = self._newest()
-        self._asked_at = self._monotonic()  # last: the training thread looks at it without the lock
-        HEARTBEAT.request(request, self.why)
-        return self._announce
-
-    def _announce(self) -> None:
-        if self.exits:
-            try:
-                Worker(self._enforce, "ckptkit-grace").start()
-            except NoThreadError as error:
-                _log.warning(
-                    "could not start the grace-period timer; only the scheduler will stop this process: %s", error
-                )
-        _log.warning("%s: saving within %g s and ending", self.why, self._options.grace.total_seconds())
-
     def _enforce(self) -> None:
         with self._lock:
-            while not self._settled:
-                left = self.seconds_left()
-                if left <= 0:
-                    break
-                self._changed.wait(left)
-            else:
+            while not self._settled and self.seconds_left() > 0:
+                self._changed.wait(self.seconds_left())
+            if self._settled:
                 return
         within = f"within {self._options.grace.total_seconds():g} s"
-        newest = self._newest()
-        if newest == self._newest_before:
-            self._die(f"{self.why}: nothing was saved {within}")
-        self._die(
-            f"{self.why}: saved {newest}, but the work after a commit, such as the upload to a mirror, or a later "
-            f"save did not end {within}"
-        )
+        what, newest = f"nothing was saved {within}", self._newest()
+        if newest != self._newest_before:
+            late = "the work after a commit, such as the upload to a mirror, or a later save"
+            what = f"saved {newest}, but {late} did not end {within}"
+        self._die(f"{self.why}: {what}")
 
     def _die(self, what: str) -> NoReturn:
         """End the process now, without flushing buffers or taking locks that the training thread may hold."""

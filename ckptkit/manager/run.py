@@ -148,9 +148,8 @@ class Run:
         self._failure: BaseException | None = None  # of this rank's last try of it
         # With "late", leaves are read only when the fence or a wait requires it: whatever changes them is seen.
         is_examined = setup.hooks is not None and setup.hooks.keeps_schedule  # ``ckptkit doctor --own-saves``
-        self.window_use: WindowUse | Literal["late"] = (
-            "late" if saving.window == "auto" and is_examined else saving.window
-        )
+        is_late = saving.window == "auto" and is_examined
+        self.window_use: WindowUse | Literal["late"] = "late" if is_late else saving.window
         self._window: Window | None = None
         self._number = 0
         self.last_save_at = self._monotonic()  # its start
@@ -204,12 +203,11 @@ class Run:
                     f"step() was called, but the state is still at {self._began_at} batches, as after the restore. "
                     "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
                 )
-            if not self.is_held and not self.heed(state, metrics, progress):
-                since = timedelta(seconds=self._monotonic() - self.last_save_at)
-                if self.schedule.is_due(progress, since):
-                    with self._stalling():
-                        meeting = self._meet_due(state, metrics, progress)
-                        handle = self._begin(state, *meeting) if meeting is not None else None
+            since = timedelta(seconds=self._monotonic() - self.last_save_at)
+            if not (self.is_held or self.heed(state, metrics, progress)) and self.schedule.is_due(progress, since):
+                with self._stalling():
+                    meeting = self._meet_due(state, metrics, progress)
+                    handle = self._begin(state, *meeting) if meeting is not None else None
             if self._hooks is not None and handle is not None:
                 self._hooks.look(state, self._saving(state, metrics))
         self.results.tell()
@@ -256,13 +254,14 @@ class Run:
         """Take the final save after a request to end, as far as the grace allows, and end."""
         # With "exit", a thread ends the process at the end of the grace.
         left = _ENDLESS if self.preemption.exits else self.preemption.seconds_left
-        settled = _Settled(why="it was not committed within the grace period, and continues in the background")
         try:
             settled = self._settle(state, metrics, left)
-            if settled.checkpoint is not None:
-                self.mirrors.finish(left)
         except _LateError:
             self._is_given_up = True
+            settled = _Settled(why="it was not committed within the grace period, and continues in the background")
+        try:
+            if settled.checkpoint is not None:
+                self.mirrors.finish(left)
         except (SaveFailedError, NotEndedError) as error:
             self._is_given_up = True  # after this, nothing ends the process at the end of the grace
             _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))

@@ -77,8 +77,7 @@ class SaveHandle:
 
     def exception(self, timeout: timedelta | None = None) -> BaseException | None:
         """Wait for the end and return the save's error or None; raises TimeoutError as `result` does."""
-        if not self._ended.is_open:
-            self._wait(timeout)
+        self._wait(timeout)
         AT_EXIT.discard(self.finish)
         return self._error
 
@@ -127,8 +126,7 @@ class SaveHandle:
 
     def finish(self) -> None:
         """At interpreter exit, wait for the end, and log a failure that nobody has asked for."""
-        if not self._ended.is_open:
-            self._wait(None)
+        self._wait(None)
         if self._error is not None:
             _log.warning(
                 "the last background save failed, and the program ended without checking its result: %s. What was "
@@ -154,10 +152,13 @@ class SaveHandle:
             self.end(error)
 
     def _wait(self, timeout: timedelta | None) -> None:
+        if self._ended.is_open:
+            return
         staged = self._staged
         seconds_left = countdown(timeout)
         size_bytes = 0 if staged is None else sum(shard.size_bytes for shard in staged.shards)
         wait = LongWait("writing the checkpoint", size_bytes)
+        glance = _SLICE_SECONDS if staged is not None and staged.by_slices else _GLANCE_SECONDS
         with awaited():
             while True:
                 if not self._advance():  # otherwise a writer that needs slices would wait forever
@@ -165,7 +166,6 @@ class SaveHandle:
                         "the save under way cannot be waited for here: its fence, or a copy for it, is in progress in "
                         "this thread, below a signal handler. Set a flag there, and wait when that call has returned"
                     )
-                glance = _SLICE_SECONDS if staged is not None and staged.by_slices else _GLANCE_SECONDS
                 self._ended.wait(min(glance, seconds_left()))
                 if self._has_ended():
                     return
@@ -237,7 +237,7 @@ class SaveResults:
         A write that does not end, and has ``lasted`` so long, is a warning, again and again: training goes on without
         checkpoints.
         """
-        if self.in_flight is None or self._skipped_during is not self.in_flight:
+        if self._skipped_during is not self.in_flight or self.in_flight is None:
             self._skipped_during = self.in_flight
             self._warn_after = max(_LONG, 3 * max(self.durations, default=timedelta()))
             self.skipped_saves += 1
@@ -295,7 +295,9 @@ class SaveResults:
                 if self._commits and self._on_save is not None:
                     self._unreported.append(report)
         elif isinstance(error, StaleAttemptError):
-            self._end_with(error)
+            self.end = error  # stays, whereas a later successful save cancels a failure
+            if self._is_alone:
+                raise error
         elif self._commits:
             self._count(error, tolerate=tolerate)
         else:
@@ -309,18 +311,12 @@ class SaveResults:
         if not tolerate and self._failures_in_a_row >= self._failures_allowed:
             end = SaveFailedError(f"{what.removesuffix('.')}. Repair {self._url} and start again: {left}")
             end.__cause__ = error
-            self._end_with(end)
+            if self._is_alone:
+                raise end
+            self.end = end
             warn_of_failure(error, "%s; too many saves failed, so training ends in all ranks at their next save", what)
             return
         warn_of_failure(error, "%s; training continues, and %s", what, left)
-
-    def _end_with(self, error: CkptKitError) -> None:
-        if not self._is_alone:
-            self.end = error
-            return
-        if isinstance(error, StaleAttemptError):
-            self.end = error  # stays, whereas a later successful save cancels a failure
-        raise error
 
 
 def warn_of_failure(error: BaseException, message: str, *values: object) -> None:
