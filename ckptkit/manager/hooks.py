@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
-
 from ckptkit.core.progress import Progress, ResumePoint
+from ckptkit.format.documents import StrictModel
 from ckptkit.manager.options import Mirror
 from ckptkit.manager.writer import SaveHandle
 from ckptkit.run.keep_policy import KeepPolicy
@@ -26,10 +25,8 @@ VARIABLE = "CKPTKIT_HOOKS"
 LOADER = "loader "  # how the path of what a loader with a state of its own holds begins
 
 
-class Suspect(BaseModel):
+class Suspect(StrictModel):
     """Describes a part of the job that may keep it from being exact, found without running it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
     where: str
@@ -37,15 +34,10 @@ class Suspect(BaseModel):
     fix: str
 
 
-Save: TypeAlias = Callable[[Mapping[str, float]], SaveHandle]
-"""Saves now; takes metrics to store in addition to those of the call."""
-
-
+Save: TypeAlias = Callable[[Mapping[str, float]], SaveHandle]  # now; with these metrics in addition to the call's
+# Waits until what was saved is committed and, where that is due, at the mirrors; above rank 0, for this rank's parts.
+# It raises `NotEndedError` if that takes longer.
 Wait: TypeAlias = Callable[[timedelta | None], None]
-"""Waits until what was saved is committed and, where that is due, at the mirrors; `NotEndedError` if that takes longer.
-
-Above rank 0, it waits for this rank's parts.
-"""
 
 
 class Hooks(Protocol):

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import combinations
 
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.core.contents import Contents
@@ -39,7 +40,6 @@ from ckptkit.run.upload import PartUploader, Uploader, UploadOutcome, UploadPace
 from ckptkit.storage import RootLock, Storage, is_inside, is_same_place
 
 _log = logging.getLogger("ckptkit")
-_ENDPOINTS = "At different endpoints, give one of them another bucket or folder: a home is known by its URL"
 OPTIONAL_PATIENCE = timedelta(seconds=30)
 _GLANCE_SECONDS = 0.5
 _MUCH_LAG = 10  # this many commits during one upload
@@ -77,7 +77,8 @@ class Uploads:
         self._error: BaseException | None = None  # error of the last upload, until one succeeds
         self._unreported: BaseException | None = None
         self._stale: StaleAttemptError | None = None
-        self._is_hurried = self._is_urgent = self._is_given_up = False
+        self._patience = None if mirror.required else OPTIONAL_PATIENCE
+        self._is_hurried = self._is_urgent = False
         self.last_call = LastCall(self._finish_at_exit)  # before any save's callback, so it runs after them
 
     @property
@@ -163,14 +164,13 @@ class Uploads:
         Afterwards other programs may upload from the root. A mirror that is not required gets `OPTIONAL_PATIENCE` at
         most, and its failure is a warning.
         """
-        patience = timedelta(0) if self._is_given_up else OPTIONAL_PATIENCE
-        own_seconds_left = countdown(None if self.mirror.required else patience)
+        own_seconds_left = countdown(self._patience)
         try:
             self._finish(lambda: min(own_seconds_left(), seconds_left()))
         except (SaveFailedError, NotEndedError) as error:
             if self.mirror.required:
                 raise
-            self._is_given_up = True
+            self._patience = timedelta(0)
             _log.warning("the mirror is not required, so the end does not wait for it any more: %s", error)
         finally:
             if self._idle.is_open:
@@ -310,11 +310,9 @@ class Uploads:
         )
 
     def _lacking(self, newest: CheckpointName, error: BaseException) -> SaveFailedError:
-        way_on = (
-            "Continue the training, which uploads its next checkpoint, or give a new mirror"
-            if newest == self._void
-            else "Start the same job again once the mirror can be written; it uploads the checkpoint"
-        )
+        way_on = "Start the same job again once the mirror can be written; it uploads the checkpoint"
+        if newest == self._void:
+            way_on = "Continue the training, which uploads its next checkpoint, or give a new mirror"
         return SaveFailedError(
             f"{newest} is committed at {self._local_url}, but the mirror {self._mirror_url} lacks it: {error}. "
             f"{way_on}; until then keep the local root."
@@ -360,17 +358,18 @@ class Chain:
         own = [_fault_of(mirror.storage) for mirror in self._mirrors]
         mine = [[mirror.storage.url, str(fault or "")] for mirror, fault in zip(self._mirrors, own, strict=True)]
         by_rank = [json.loads(text) for text in rank_sync.say(json.dumps(mine))]
+        first = [url for url, _ in by_rank[0]]
+        faults: dict[int, str] = {}  # of the mirrors that are away in some rank
         for rank, theirs in enumerate(by_rank):
-            if (urls := [url for url, _ in theirs]) != (first := [url for url, _ in by_rank[0]]):
+            urls = [url for url, _ in theirs]
+            if urls != first:
                 raise ResumeError(
                     f"rank {rank} has the mirrors {', '.join(urls) or 'none'}, but rank 0 has "
                     f"{', '.join(first) or 'none'}. Give all ranks the same mirror=. Nothing was started"
                 )
-        faults: dict[int, str] = {}  # of the mirrors that are away in some rank
-        for rank, theirs in enumerate(by_rank):
             for number, (_, fault) in enumerate(theirs):
                 if fault:
-                    faults.setdefault(number, f"rank {rank}: " * (not rank_sync.is_alone) + fault)
+                    faults.setdefault(number, fault if rank_sync.is_alone else f"rank {rank}: {fault}")
         self._present = [mirror for number, mirror in enumerate(self._mirrors) if number not in faults]
         self._away = [self._mirrors[number] for number in sorted(faults)]
         for number, fault in sorted(faults.items()):
@@ -393,23 +392,17 @@ class Chain:
         self._uploads, monotonic = [], self._monotonic
         for mirror in self._present:
             pace = UploadPace(mirror.bandwidth, monotonic=monotonic)
-            # An error of one rank's upload would end that rank alone; the end of the training raises it.
-            tolerant = self._tolerant or not mirror.required or not rank_sync.is_alone
+            uploader: Uploader | PartUploader
             if rank_sync.leads:
-                uploader: Uploader | PartUploader = Uploader(
-                    self.homes,
-                    mirror.storage,
-                    opened.document,
-                    opened.run_id,
-                    mirror.keep if mirror.keep is not None else self._keep,
-                    brings_home=mirror is bringer,
-                    ranks=rank_sync.size,
-                    patience=patience,
-                    pace=pace,
-                )
+                keep = mirror.keep if mirror.keep is not None else self._keep
+                run = self.homes, mirror.storage, opened.document, opened.run_id, keep
+                brings_home, ranks = mirror is bringer, rank_sync.size
+                uploader = Uploader(*run, brings_home=brings_home, ranks=ranks, patience=patience, pace=pace)
             else:
                 part = self._local, mirror.storage, opened.document, rank_sync.rank, patience
                 uploader = PartUploader(*part, pace=pace)
+            # An error of one rank's upload would end that rank alone; the end of the training raises it.
+            tolerant = self._tolerant or not mirror.required or not rank_sync.is_alone
             self._uploads.append(Uploads(mirror, self._local, uploader, tolerant=tolerant, monotonic=monotonic))
         for uploads in self._uploads:
             uploads.begin(parent if rank_sync.leads else None)
@@ -440,15 +433,14 @@ class Chain:
         """
         if self.is_under_way(str(name)):
             return False
-        return any(self._has(uploads.mirror.storage, name) for uploads in self._uploads if uploads.mirror.required)
-
-    def _has(self, mirror: Storage, name: CheckpointName) -> bool:
-        try:
-            there = read_commit(mirror, name)
-            return isinstance(there, Commit) and there == read_commit(self._local, name)
-        except (StorageError, UnusableCheckpointError) as error:
-            _log.info("could not see whether %s is at the mirror %s: %s", name, mirror.url, error)
-            return False
+        for mirror in [uploads.mirror.storage for uploads in self._uploads if uploads.mirror.required]:
+            try:
+                there = read_commit(mirror, name)
+                if isinstance(there, Commit) and there == read_commit(self._local, name):
+                    return True
+            except (StorageError, UnusableCheckpointError) as error:
+                _log.info("could not see whether %s is at the mirror %s: %s", name, mirror.url, error)
+        return False
 
     def offer(self, name: CheckpointName) -> None:
         """Tell the uploads about a commit at the run root."""
@@ -503,8 +495,8 @@ class Chain:
     @property
     def urls(self) -> list[str]:
         """The mirrors that a program finds by their URL alone."""
-        plain = (mirror for mirror in self._mirrors if not mirror.storage_options)
-        return [mirror.storage.url for mirror in plain if isinstance(mirror.root, str | os.PathLike)]
+        plain = [mirror for mirror in self._mirrors if isinstance(mirror.root, str | os.PathLike)]
+        return [mirror.storage.url for mirror in plain if not mirror.storage_options]
 
     @property
     def homes(self) -> list[Storage]:
@@ -524,19 +516,19 @@ class Chain:
         return None
 
     def _refuse_same_places(self) -> None:
-        urls = [self._local.url]
-        for url in [mirror.storage.url for mirror in self._mirrors]:
-            if is_same_place(self._local.url, url):  # then there would be no second copy
-                raise ValueError(f"mirror is the run root itself: {url}. {_ENDPOINTS}")
-            if any(is_same_place(other, url) for other in urls):
-                raise ValueError(f"two mirrors are the same place: {url}. {_ENDPOINTS}")
-            near = [other for other in urls if is_inside(url, other) or is_inside(other, url)]
-            if near:
+        urls = [self._local.url, *(mirror.storage.url for mirror in self._mirrors)]
+        for (number, other), (_, url) in combinations(enumerate(urls), 2):
+            if is_same_place(other, url):  # then there would be no second copy
+                what = "two mirrors are the same place" if number else "mirror is the run root itself"
                 raise ValueError(
-                    f"of {near[0]} and {url}, one lies in the other, so removing that folder removes both copies of "
+                    f"{what}: {url}. At different endpoints, give one of them another bucket or folder: a home is "
+                    "known by its URL"
+                )
+            if is_inside(url, other) or is_inside(other, url):
+                raise ValueError(
+                    f"of {other} and {url}, one lies in the other, so removing that folder removes both copies of "
                     "the run. Give the mirror a folder of its own"
                 )
-            urls.append(url)
 
     def _go_on_without(self, away: Mirror, error: str, cause: StorageError | None) -> None:
         url = away.storage.url

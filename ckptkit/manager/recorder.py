@@ -68,9 +68,7 @@ class Recorder:
     def __init__(
         self, log: EventLog | None, began: Began, *, clock: Callable[[], datetime], monotonic: Callable[[], float]
     ) -> None:
-        self._log = log
-        self._clock = clock
-        self._monotonic = monotonic
+        self._log, self._clock, self._monotonic = log, clock, monotonic
         self._began_at = self._stored_at = monotonic()
         self._lock = threading.Lock()  # guards the events that wait
         self._storing = threading.Lock()
@@ -142,16 +140,8 @@ class Recorder:
 
     def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
         with self._harmless():
-            at = self._clock().isoformat()
-            self._add(
-                SaveFailed(
-                    at=at,
-                    checkpoint=str(checkpoint),
-                    progress=progress,
-                    error=plain_line(type(error).__name__, 128),
-                    message=plain_line(message_of(error)),
-                )
-            )
+            at, name = self._clock().isoformat(), str(checkpoint)
+            self._add(SaveFailed(at=at, checkpoint=name, progress=progress, **_described(error)))
 
     def interval(self, event: Interval) -> None:
         """Record what `SaveEvery.auto` chose; each stored file says it anew, because a start reads the last ones."""
@@ -172,10 +162,9 @@ class Recorder:
                 at=self._clock().isoformat(),
                 how=how if error is None else _how_of(error),
                 progress=self._progress,
-                error=plain_line(type(error).__name__, 128) if error is not None else None,
-                message=plain_line(message_of(error)) if error is not None else "",
                 uptime_seconds=self._uptime(),
                 spent=HEARTBEAT.spent(),
+                **_described(error),
             )
             self._add(ended)
             self._store_within(min(_PATIENCE.total_seconds(), max(_SHORTEST.total_seconds(), left())))
@@ -277,6 +266,12 @@ class Recorder:
                 "affected. Saving(events=False) turns events off",
                 why,
             )
+
+
+def _described(error: BaseException | None) -> dict[str, Any]:
+    if error is None:
+        return {"error": None}
+    return {"error": plain_line(type(error).__name__, 128), "message": plain_line(message_of(error))}
 
 
 def _how_of(error: BaseException) -> How:
