@@ -12,18 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.interrupted import InterruptedStart
 from support.options import grouped
 from support.process import python
-from support.runs.grown import ON_REQUEST, WatchedRun, opened, run_at, train
+from support.runs.grown import ON_REQUEST, WatchedRun, run_at, train
 
-from ckptkit.checkpoint.read import load
-from ckptkit.core.contents import Capture
-from ckptkit.core.process_group import ALONE
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.worker import Worker
 from ckptkit.errors import (
@@ -34,13 +30,11 @@ from ckptkit.errors import (
     StorageError,
 )
 from ckptkit.manager import process, writer
-from ckptkit.manager.agreement import RankSync
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Saving, System
-from ckptkit.manager.writer import SaveHandle, SaveResults
+from ckptkit.manager.writer import SaveHandle
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.snapshot import Window
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -165,75 +159,6 @@ def test_saving_advances_no_random_generator(root):
     after = random.getstate(), np.random.get_state()
     assert before[0] == after[0]
     assert all(np.array_equal(one, other) for one, other in zip(before[1], after[1], strict=True))
-
-
-class UpdatesNext(WatchedRun):
-    """Goes on within the save, as a train cell whose next call updates: there is no later moment to fence at."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes = ["before"]
-
-    def capture(self) -> Capture:
-        capture = super().capture()
-        return dataclasses.replace(capture, state={**capture.state, "user": self.notes})
-
-    def guard(self, fence) -> None:
-        fence()
-        self.weights += 1
-        self.notes.append("after")
-
-
-def test_state_that_goes_on_immediately_is_whole(root):
-    run = UpdatesNext()
-    before = run.weights.copy()
-    with CheckpointManager(root, save=ON_REQUEST) as manager:
-        manager.restore(run)
-        train(run, 1)
-        name = manager.save(run).result()
-    assert run.notes == ["before", "after"]
-    storage = LocalStorage(root)
-    stored = load(storage, opened(storage, name))
-    assert np.array_equal(stored.tensors["weights"], before)
-    assert stored.state["user"] == ["before"]
-
-
-def test_first_save_finds_its_memory(root, monkeypatch):
-    """With a bound so low that the few bytes of this state are worth a thread."""
-    monkeypatch.setattr("ckptkit.snapshot.staging._FEW_BYTES", 50)
-    run = NumpyRun(accumulation_steps=4)
-    saving = Saving(window="off")
-    with CheckpointManager(root, save=SaveEvery(optimizer_steps=1), saving=saving) as manager:
-        manager.restore(run)
-        for batches in run.train_until(4):
-            manager.step(run)
-            if batches == 1:
-                for thread in threading.enumerate():
-                    if thread.name == "ckptkit-memory":
-                        thread.join()
-                made = manager._setup.area._pool.made_bytes
-        manager.wait()
-        assert 0 < made == manager._setup.area._pool.made_bytes
-
-
-def test_save_that_does_not_begin_holds_nothing(root):
-    """A fence would wait for a writer that there is not."""
-
-    class Interrupted(WatchedRun):
-        interrupted = False
-
-        def guard(self, fence) -> None:
-            if not self.interrupted:
-                self.interrupted = True
-                raise KeyboardInterrupt
-
-    manager, run = started(root, Interrupted(), buffer_bytes=1)
-    train(run, 1)
-    with pytest.raises(KeyboardInterrupt):
-        manager.save(run)
-    assert not manager._run._window.is_open
-    assert manager.save(run).result()
-    manager.close()
 
 
 def saved_at(manager, run, last) -> list[int]:
@@ -429,21 +354,6 @@ def test_busy_writer_defers_save_to_next_multiple(valve):
     assert [one.progress.batches_delivered for one in manager.checkpoints()] == [2, 6, 8]
 
 
-def test_skipped_saves_are_logged_once_then_counted(caplog):
-    """The first one for another rank: this one has nothing in flight."""
-    caplog.set_level(logging.INFO, "ckptkit")
-    outcomes = SaveResults("root", 3, None, RankSync(ALONE))
-    outcomes.skip(timedelta(0))
-    for number in range(1, 109):
-        outcomes.begin(number, SaveHandle(None))
-        outcomes.skip(timedelta(0))
-        outcomes.skip(timedelta(0))  # an interval that has passed stays due
-    assert outcomes.skipped_saves == 109
-    assert [record.getMessage() for record in caplog.records] == [
-        "a save is due and skipped, because the previous one is still being written; later skips are counted",
-    ]
-
-
 def test_save_that_never_ends_is_told_again(root, caplog):
     """The storage hangs, such as a network file system without its server: nothing fails, and nothing is saved."""
     now, go_on = [0.0], threading.Event()
@@ -556,30 +466,6 @@ def test_a_handle_of_a_save_that_ends_well(valve):
     assert handle.done()
     assert handle.exception() is None
     assert names(manager) == [handle.result()]
-
-
-def test_asking_a_handle_again_and_again_ends(root):
-    """Its writer waits for slices, which only the training thread takes."""
-    manager, run = started(root, window="slice", buffer_bytes=1)
-    handle = manager.save(run)
-    until = time.monotonic() + LONG.total_seconds()
-    while not handle.done():
-        assert time.monotonic() < until
-    assert names(manager) == [handle.result()]
-
-
-def test_writer_is_told_how_far_the_update_is(valve, monkeypatch):
-    told, advance = [], Window.advance
-    monkeypatch.setattr(Window, "advance", lambda window, left: told.append(left) or advance(window, left))
-    manager, run = started(valve)
-    train(run, 1)
-    valve.close()
-    manager.save(run)
-    for _ in run.train_until(5):
-        manager.step(run)
-    valve.open()
-    manager.close()
-    assert [left for left in told if left > 1] == [2, 4, 3]  # who looks whether it is done says 1
 
 
 def test_all_but_final_saves_give_way_to_training(root, monkeypatch):
@@ -766,17 +652,6 @@ def test_start_says_where_it_goes_on_and_which_left_no_checkpoint(root, caplog):
         f"{afresh}: 2 starts before this one left no checkpoint. {advice}",
         "resuming from a000003-c0000000001-m0002: epoch 0, batch 6, after 1 optimizer step, micro-step 2 of its cycle",
     ]
-
-
-def test_wait_has_one_time_for_all(root, monkeypatch):
-    """What the save under way took is not there for the mirror any more."""
-    now, left = [0.0], []
-    monkeypatch.setattr("ckptkit.core.waiting.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(SaveResults, "drain", lambda self, timeout: now.append(now.pop() + 4))
-    monkeypatch.setattr(Chain, "settle", lambda self, seconds_left: left.append(seconds_left()))
-    manager, _ = started(root)
-    manager.wait(timedelta(seconds=10))
-    assert left == [6]
 
 
 def test_every_call_may_bring_the_news(valve):

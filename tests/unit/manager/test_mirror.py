@@ -708,9 +708,8 @@ def test_upload_failing_while_leaving_costs_no_save(tmp_path):
     drain = life.manager._run.results.drain
 
     def fail_first(timeout=None):
-        if timeout is None:
-            pause.go()
-            life.settle()
+        pause.go()
+        life.settle()
         drain(timeout)
 
     life.manager._run.results.drain = fail_first

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import os
 import threading
@@ -35,40 +34,12 @@ from ckptkit.testing.state import NumpyRun
 SMALL = 20_011  # elements, so that a leaf takes several of the small buffers
 SMALL_BUFFER_BYTES = 16 << 10
 LARGE = 700_001  # elements: files that are written directly
-PLACES = [(3, 1), (4, 4), (6, 4)]  # micro-steps at the save, and K: of one, at a boundary, within a cycle
 
 
 @pytest.fixture
 def _small_buffers(monkeypatch):
     for module in ("buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
-
-
-class Streams(LocalStorage):
-    """A local root on which one file's stream stalls right before its byte ``at_bytes``."""
-
-    def __init__(self, root, key: str, share: float, stall: Stall) -> None:
-        super().__init__(root)
-        self._key, self._share, self._stall = key, share, stall
-
-    def write(self, key, stream, size_bytes) -> None:
-        if fnmatch.fnmatchcase(key, self._key) and not self._stall.reached.is_set():
-            stream = Stalling(stream, int(self._share * size_bytes), self._stall)
-        super().write(key, stream, size_bytes)
-
-
-class Stalling:
-    def __init__(self, inner, left_bytes: int, stall: Stall) -> None:
-        self._inner, self._left_bytes, self._stall = inner, left_bytes, stall
-
-    def readinto(self, buffer, /) -> int:
-        if self._left_bytes >= len(buffer):
-            self._left_bytes -= len(buffer)
-            return self._inner.readinto(buffer)
-        first = self._inner.readinto(buffer[: self._left_bytes])
-        self._left_bytes = 1 << 60
-        self._stall()
-        return first + self._inner.readinto(buffer[first:])
 
 
 def begun(storage, k, at, *, size=SMALL, **options) -> tuple[CheckpointManager, NumpyRun]:
@@ -141,18 +112,6 @@ def test_stall_at_any_save_call_tears_nothing(tmp_path, window, at, k, saves):
 KEYS = ["*/weights-000.safetensors", "*/optimizer-000.safetensors", "frozen/*"]
 
 
-@pytest.mark.parametrize("share", [0, 0.5, 1])
-@pytest.mark.parametrize(("nth", "window"), [(0, "auto"), (1, "slice"), (2, "off")])
-@pytest.mark.usefixtures("_small_buffers")
-def test_a_stall_inside_of_a_file_tears_nothing(tmp_path, nth, window, share):
-    for number, key in enumerate(KEYS):
-        (at, k), root = PLACES[(nth + number + int(2 * share)) % 3], tmp_path / str(number)
-        stall = Stall()
-        manager, run = begun(Streams(root, key, share, stall), k, at, window=window, buffer_bytes=1 << 30)
-        name, digest = through_a_stall(manager, run, stall, k)
-        assert_restores(root, name, digest, k)
-
-
 @pytest.mark.parametrize(
     ("window", "k", "when_busy"), [("auto", 4, "skip"), ("auto", 1, "wait"), ("slice", 4, "wait"), ("off", 1, "skip")]
 )
@@ -214,30 +173,6 @@ class Seen(threading.Condition):
 def let_go_by_fence(manager, stalls) -> Seen:
     """Let ``stalls`` go as soon as the fence waits for a buffer."""
     return Seen(manager._setup.area._pool, lambda: [stall.let_go() for stall in stalls])
-
-
-@pytest.mark.parametrize("window", ["auto", "slice"])
-@pytest.mark.parametrize(
-    ("at", "k", "key", "share"), [(*PLACES[0], KEYS[2], 0), (*PLACES[1], KEYS[1], 0.5), (*PLACES[2], KEYS[0], 0.5)]
-)
-@pytest.mark.usefixtures("_small_buffers")
-def test_fence_with_full_buffers_waits_for_storage(root, *, at, k, key, share, window):
-    stall = Stall()
-    manager, run = begun(Streams(root, key, share, stall), k, at, window=window, buffer_bytes=SMALL_BUFFER_BYTES)
-    seen = let_go_by_fence(manager, [stall])
-    digest = run.digest()
-    handle = manager.save(run)
-    copied_bytes = manager._setup.area._pool.made_bytes
-    if window == "auto":
-        assert stall.reached.wait(LONG_SECONDS)
-    go_on(manager, run, 2 * k)
-    assert stall.reached.wait(LONG_SECONDS)
-    # A writer that waits for a slice when the fence comes gets buffers beyond the limit: nothing else would free any.
-    assert seen.training_waits > 0 or (window == "slice" and seen.beyond_limit > 0)
-    stall.let_go()
-    assert_restores(root, handle.result(), digest, k)
-    made_bytes = manager._setup.area._pool.made_bytes
-    assert made_bytes <= copied_bytes + (2 if window == "slice" else 1) * SMALL_BUFFER_BYTES
 
 
 class Dying(BaseException):
@@ -319,23 +254,6 @@ def test_save_without_its_thread_fails_and_next_succeeds(root, monkeypatch, wind
     assert_restores(root, manager.save(run).result(), digest, 4)
     manager.wait()
     assert manager.totals.buffer_bytes == buffer_bytes  # those of the failed save are used again
-
-
-@pytest.mark.parametrize("window", ["auto", "slice"])
-@pytest.mark.usefixtures("_small_buffers")
-def test_close_waits_for_save_being_written(root, monkeypatch, window):
-    stall = Stall()
-    manager, run = begun(Streams(root, KEYS[0], 0.5, stall), 4, 6, window=window, buffer_bytes=1)
-    let_go_by_fence(manager, [stall])
-    wait = SaveHandle._wait
-    monkeypatch.setattr(SaveHandle, "_wait", lambda handle, timeout: stall.let_go() or wait(handle, timeout))
-    digest = run.digest()
-    handle = manager.save(run)
-    manager.close()
-    run.train_step()
-    run.train_step()  # an update
-    assert handle.done()
-    assert_restores(root, handle.result(), digest, 4)
 
 
 class MostlyFrozen(NumpyRun):
