@@ -138,12 +138,7 @@ class CheckpointManager:
         return self._run is not None and self._run.is_over
 
     def restore(
-        self,
-        state: Capturable,
-        *,
-        checkpoint: str | int = LATEST,
-        rewind: bool = False,
-        watch_preemption: bool = True,
+        self, state: Capturable, *, checkpoint: str | int = LATEST, rewind: bool = False, watch_preemption: bool = True
     ) -> ResumePoint:
         """Apply the newest usable checkpoint to ``state``, if there is one, and take over the run.
 

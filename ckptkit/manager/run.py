@@ -498,13 +498,7 @@ class Run:
         self.schedule.skipped(progress.cycles)
 
     def _moment(
-        self,
-        state: Capturable,
-        metrics: Metrics,
-        begun: float,
-        *,
-        rewound: bool = False,
-        is_final: bool = False,
+        self, state: Capturable, metrics: Metrics, begun: float, *, rewound: bool = False, is_final: bool = False
     ) -> _Moment:
         """Capture the state, or with ``rewound`` the start of the cycle; an error ends training in all ranks."""
         # At least once: ranks that began with different weights, or train apart, would store a mixture of them.

@@ -202,11 +202,7 @@ class EndSchedule:
     """Decides when a training that was asked to end saves and ends; for that it measures the micro-steps."""
 
     def __init__(
-        self,
-        preemption: PreemptionRequest,
-        rank_sync: RankSync,
-        results: SaveResults,
-        monotonic: Callable[[], float],
+        self, preemption: PreemptionRequest, rank_sync: RankSync, results: SaveResults, monotonic: Callable[[], float]
     ) -> None:
         self._preemption, self._rank_sync, self._results = preemption, rank_sync, results
         self._monotonic = monotonic

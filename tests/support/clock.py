@@ -6,6 +6,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 
 
 def clock_of_calls() -> Callable[[], float]:
@@ -29,3 +30,16 @@ class Clock:
 
     def wait(self, seconds: float) -> None:
         self._waited_seconds += seconds
+
+
+class Manual:
+    """Stands still, but for what a test lets pass."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now  # seconds
+
+    def __call__(self) -> float:
+        return self.now
+
+    def time_of_day(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=self.now)

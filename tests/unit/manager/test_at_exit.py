@@ -1,11 +1,8 @@
 """What is to happen when the interpreter exits."""
 
-import gc
-
 import pytest
 from support.process import forked
 
-from ckptkit.manager import process
 from ckptkit.manager.process import AtExit
 
 
@@ -58,19 +55,3 @@ del gone
 def test_last_call_is_for_objects_that_still_exist():
     done = forked("-c", OWNER)
     assert (done.stdout, done.stderr) == ("stays\n", "")
-
-
-def test_last_call_goes_with_its_object_at_teardown(monkeypatch):
-    """The interpreter takes the names of modules away before the last objects."""
-
-    class Owner:
-        def tell(self):
-            """Say nothing."""
-
-    owner, callbacks = Owner(), process.AT_EXIT
-    call = process.LastCall(owner.tell)
-    callbacks.add(call)
-    monkeypatch.setattr(process, "AT_EXIT", None)
-    del owner
-    gc.collect()
-    assert call not in callbacks._callbacks

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from support.clock import Manual
 from support.options import grouped
 from support.thread_ranks import run_ranks
 
@@ -32,19 +33,6 @@ from ckptkit.tools.report.story import read_story
 K = 2
 
 
-class Time:
-    """Stands still, but for what a test lets pass."""
-
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=self.seconds)
-
-
 def progress_at(cycles: int) -> Progress:
     return NumpyRun(accumulation_steps=K)._progress_at(cycles * K)
 
@@ -52,14 +40,14 @@ def progress_at(cycles: int) -> Progress:
 class SlowDisk(LocalStorage):
     """Takes time for each write, by the clock of the test, once the save's call has returned."""
 
-    def __init__(self, root: Path, time: Time, seconds: float) -> None:
+    def __init__(self, root: Path, time: Manual, seconds: float) -> None:
         super().__init__(root)
         self._time, self._slow = time, seconds
         self.may_write = threading.Event()
 
     def write(self, key, stream, size_bytes) -> None:
         self.may_write.wait()
-        self._time.seconds += self._slow
+        self._time.now += self._slow
         super().write(key, stream, size_bytes)
 
 
@@ -68,7 +56,9 @@ def cycles_of(root: Path, attempt: int = 1) -> list[int]:
     return sorted(name.cycles for name in names if name is not None and name.attempt == attempt)
 
 
-def live(root: Path, time: Time, cycles: int, *, save=None, stall: float = 0.0, disk: float = 0.0) -> CheckpointManager:
+def live(
+    root: Path, time: Manual, cycles: int, *, save=None, stall: float = 0.0, disk: float = 0.0
+) -> CheckpointManager:
     """Train up to ``cycles`` at 10 s each, without an end."""
     run = NumpyRun(accumulation_steps=K)
     storage = SlowDisk(root, time, disk)
@@ -76,18 +66,18 @@ def live(root: Path, time: Time, cycles: int, *, save=None, stall: float = 0.0, 
         storage,
         save=save or SaveEvery.auto(),
         keep=ck.KeepLatest(1000),
-        **grouped(clock=time.now, monotonic=time.monotonic, boot="b", window="off"),
+        **grouped(clock=time.time_of_day, monotonic=time, boot="b", window="off"),
     )
     capture = run.capture
 
     def slow_capture():
-        time.seconds += stall
+        time.now += stall
         return capture()
 
     run.capture = slow_capture
     manager.restore(run)
     for _ in run.train_until(cycles * K):
-        time.seconds += 10.0 / K
+        time.now += 10.0 / K
         storage.may_write.clear()
         manager.step(run)
         storage.may_write.set()
@@ -102,7 +92,7 @@ def intervals_of(root: Path) -> list[Interval]:
 
 def test_it_saves_at_once_and_then_as_measured(tmp_path):
     """A stall of 2 s and a share of 1 %: 200 s, which are 20 cycles; then less often, while nothing fails."""
-    time = Time()
+    time = Manual()
     live(tmp_path, time, 150, stall=2.0).close()
     saved = cycles_of(tmp_path)
     assert saved[:2] == [1, 3]
@@ -120,19 +110,19 @@ def test_it_saves_at_once_and_then_as_measured(tmp_path):
 
 
 def schedule_of(results, time):
-    return SaveSchedule(SaveAuto(0.01), "exact", RankSync(ALONE), results, clock=time.now, monotonic=time.monotonic)
+    return SaveSchedule(SaveAuto(0.01), "exact", RankSync(ALONE), results, clock=time.time_of_day, monotonic=time)
 
 
 def test_another_interval_of_as_many_cycles_is_no_news(tmp_path, caplog):
     """A cycle is longer than the interval that is wanted, whatever that is: every cycle."""
     caplog.set_level(logging.INFO, "ckptkit")
-    time = Time()
+    time = Manual()
     results = SaveResults("root", 3, None, RankSync(ALONE))
     auto = schedule_of(results, time)
     auto.see(0)
     stalls = [0.01, 2.0, 0.01, 3.0, 0.02, 200.0]
     for cycles, stall in enumerate(stalls, 1):
-        time.seconds += 1000.0
+        time.now += 1000.0
         results.durations.append(timedelta(seconds=stall))
         results.stall_seconds.append(stall)
         auto.begun(cycles, auto.proposal(cycles))
@@ -144,45 +134,13 @@ def test_another_interval_of_as_many_cycles_is_no_news(tmp_path, caplog):
     assert [line.split(" of ")[0] for line in lines] == ["saves come every 1 cycle", "saves come every 3 cycles"]
 
 
-def test_the_storage_bounds_it_below(tmp_path):
-    live(tmp_path, Time(), 60, disk=30.0).close()
-    history = read_history(LocalStorage(tmp_path), before=2)
-    assert history.failures.count == 0  # an end that loses nothing is none
-    assert history.failures.seconds > 50
-    last = intervals_of(tmp_path)[-1]
-    assert last.bound == "storage"
-    assert last.seconds == pytest.approx(4 * last.took_seconds)
-    assert last.cycles == round(last.seconds / last.cycle_seconds)
-
-
-def test_a_next_life_knows_failures_and_interval(tmp_path, caplog):
-    time = Time()
-    for until in (30, 60, 90, 120):
-        manager = live(tmp_path, time, until, stall=2.0)
-        manager.fence()  # and no more: SIGKILL
-        time.seconds += 100.0
-    history = read_history(LocalStorage(tmp_path), before=5)
-    assert history.failures.count == 4
-    assert history.failures.seconds == pytest.approx(4 * 300.0, rel=0.25)
-    caplog.set_level(logging.INFO, "ckptkit")
-    manager = live(tmp_path, time, 150, stall=2.0)
-    manager.close()
-    last = intervals_of(tmp_path)[-1]
-    assert last.failures == 4
-    assert last.bound == "failures"
-    assert 20 < last.seconds < 60
-    saved = cycles_of(tmp_path, 5)
-    assert saved[0] - max(cycles_of(tmp_path, 4)) <= 6  # it does not begin anew with the first cycle
-    assert any("because of the failures to expect" in one.getMessage() for one in caplog.records)
-
-
 def test_unreadable_history_is_told(tmp_path, caplog):
-    live(tmp_path, Time(), 5).close()
-    time = Time()
+    live(tmp_path, Manual(), 5).close()
+    time = Manual()
     run = NumpyRun(accumulation_steps=K)
     fault = Fault("error", operations={"list", "read"}, key="events*", times=None)
     storage = FaultyStorage(LocalStorage(tmp_path), [fault])
-    manager = CheckpointManager(storage, save=SaveEvery.auto(), **grouped(monotonic=time.monotonic))
+    manager = CheckpointManager(storage, save=SaveEvery.auto(), **grouped(monotonic=time))
     manager.restore(run)
     assert any("SaveEvery.auto begins as in a new run" in one.getMessage() for one in caplog.records)
 
@@ -210,23 +168,20 @@ def test_all_ranks_save_at_the_intervals_of_rank_0(tmp_path):
 
     def life(world):
         run = NumpyRun(world=world, accumulation_steps=K)
-        time = Time()
+        time = Manual()
         manager = CheckpointManager(
-            LocalStorage(tmp_path),
-            save=SaveEvery.auto(),
-            keep=ck.KeepLatest(1000),
-            **grouped(monotonic=time.monotonic, boot="b"),
+            LocalStorage(tmp_path), save=SaveEvery.auto(), keep=ck.KeepLatest(1000), **grouped(monotonic=time, boot="b")
         )
         capture = run.capture
 
         def slow_capture():
-            time.seconds += 0.5
+            time.now += 0.5
             return capture()
 
         run.capture = slow_capture
         manager.restore(run)
         for _ in run.train_until(run.batches + 24 * K):
-            time.seconds += (1 + 3 * world.rank) * 10.0 / K
+            time.now += (1 + 3 * world.rank) * 10.0 / K
             manager.step(run)
             manager.wait()
         manager.fence()  # and no more: SIGKILL

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import pytest
 from support.interrupted import InterruptedCall
+from support.runs.grown import train
 
 from ckptkit import CheckpointManager, Mirror, Preemption, SaveEvery
 from ckptkit.core import worker
@@ -67,82 +68,73 @@ def waits(storage, handle):
     handle.result()
 
 
+def begun(root, **options):
+    manager, run = CheckpointManager(root, **OPTIONS, **options), NumpyRun(accumulation_steps=1)
+    manager.restore(run)
+    return manager, run
+
+
+def at_each_place(least, *modules, most=10**6):
+    """Ctrl-C that arrives at the first call in ``modules``, then at the second one, until none is left."""
+    for nth in itertools.count(1):
+        ctrl_c = InterruptedCall(nth, modules)
+        yield nth, ctrl_c
+        if not ctrl_c.fired or nth == most:
+            assert nth > least
+            return
+
+
 @pytest.mark.parametrize("action", [asks, waits])
 def test_no_ctrl_c_while_a_save_is_asked_keeps_it_waiting(tmp_path, action):
     storage = Waiting(tmp_path)
-    manager = CheckpointManager(storage, **OPTIONS)
-    run = NumpyRun(accumulation_steps=1)
-    manager.restore(run)
-    for nth in itertools.count(1):
-        for _ in run.train_until(nth):
-            pass
+    manager, run = begun(storage)
+    for nth, ctrl_c in at_each_place(10, writer, *LOCKS, most=60):  # `asks` has as many places as it has time
+        train(run, nth)
         storage.go = Latch()
         handle = manager.save(run)
-        ctrl_c = InterruptedCall(nth, (writer, *LOCKS))
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
             action(storage, handle)
         storage.go.open()
         assert ended(handle.result), f"the save never ends after Ctrl-C at place {nth}"
-        if ctrl_c.fired == 0 or nth == 60:  # `asks` has as many places as it has time
-            assert nth > 10
-            break
     manager.close()
 
 
 def test_no_ctrl_c_while_a_failure_is_kept_makes_it_a_commit():
     """As where no thread can be started, so that the training thread itself ends the save."""
-    for nth in itertools.count(1):
+    for nth, ctrl_c in at_each_place(3, writer, worker):
         handle = writer.SaveHandle(None)
-        ctrl_c = InterruptedCall(nth, (writer, worker))
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
             handle.end(OSError("refused"))
         assert not handle._ended.is_open or isinstance(handle._error, OSError), f"place {nth}"
-        if not ctrl_c.fired:
-            assert nth > 3
-            break
 
 
 def test_no_ctrl_c_while_a_commit_is_confirmed_keeps_the_manager_waiting(tmp_path):
-    manager = CheckpointManager(tmp_path, **OPTIONS)
-    run = NumpyRun(accumulation_steps=1)
-    manager.restore(run)
-    for _ in run.train_until(1):
-        pass
+    manager, run = begun(tmp_path)
+    train(run, 1)
     name = manager.save_final(run)
-    for nth in itertools.count(1):
-        ctrl_c = InterruptedCall(nth, (live_run, writer, worker))
+    for nth, ctrl_c in at_each_place(10, live_run, writer, worker):
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
             manager.save_final(run)
         answers = []
         assert ended(lambda answers=answers: answers.append(manager.save_final(run))), f"place {nth}"
         assert answers == [name]
-        if not ctrl_c.fired:
-            assert nth > 10
-            break
     manager.close()
 
 
 def test_no_ctrl_c_while_uploads_are_waited_for_keeps_them_waiting(tmp_path):
     mirror = Waiting(tmp_path / "mirror")
-    manager = CheckpointManager(tmp_path / "local", mirror=Mirror(mirror), **OPTIONS)
-    run = NumpyRun(accumulation_steps=1)
-    manager.restore(run)
-    follower = manager._setup.mirrors._uploads[0]
-    for nth in itertools.count(1):
-        for _ in run.train_until(nth):
-            pass
+    manager, run = begun(tmp_path / "local", mirror=Mirror(mirror))
+    uploads = manager._setup.mirrors._uploads[0]
+    for nth, ctrl_c in at_each_place(5, mirrors, *LOCKS):
+        train(run, nth)
         mirror.go = Latch()
         manager.save(run).result()
-        ctrl_c = InterruptedCall(nth, (mirrors, *LOCKS))
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
             with contextlib.suppress(TimeoutError):
-                follower.settle(countdown(timedelta(seconds=0.001)))
+                uploads.settle(countdown(timedelta(seconds=0.001)))
             mirror.go.open()
-            follower.settle(countdown(timedelta(seconds=LONG_SECONDS)))
+            uploads.settle(countdown(timedelta(seconds=LONG_SECONDS)))
         mirror.go.open()
-        assert ended(lambda: follower.settle(countdown(None))), f"place {nth}"
-        if not ctrl_c.fired:
-            assert nth > 5
-            break
-    assert follower.lag == 0
+        assert ended(lambda: uploads.settle(countdown(None))), f"place {nth}"
+    assert uploads.lag == 0
     manager.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.interrupted import InterruptedStart
+from support.live import Stall
 from support.options import grouped
 from support.process import python
 from support.runs.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
@@ -21,22 +22,14 @@ from support.runs.scenario import CYCLE, attempts, corrupt, digest_at, digest_of
 from ckptkit.core import worker
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.worker import Worker
-from ckptkit.errors import (
-    Preempted,
-    ResumeError,
-    SaveFailedError,
-    StaleAttemptError,
-    StorageError,
-)
-from ckptkit.format.documents import CopiedFrom, RunDocument, encode
+from ckptkit.errors import Preempted, ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import mirrors
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirrors import Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror, System
-from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.run.upload import Uploader, UploadPace
+from ckptkit.run.upload import UploadPace
 from ckptkit.storage import LocalStorage, open_storage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
@@ -121,9 +114,9 @@ class Homed:
     def away(self, home: str) -> Fault:
         return self.homes[home].inject(Fault("error", times=None))
 
-    def held_at(self, home: str, batches: int, key: str = "*") -> Pause:
+    def held_at(self, home: str, batches: int, key: str = "*") -> Stall:
         """Save there; the upload waits at its first write."""
-        pause = Pause()
+        pause = Stall()
         self.homes[home].inject(Fault(pause, operations={"write"}, key=key))
         self.train(batches)
         self.manager.save(self.run).result()
@@ -145,25 +138,10 @@ class Homed:
 class Life(Homed):
     """Of a job with a local root and a mirror."""
 
-    def __init__(self, base: Path, *, local="local", required=True, keep_there=None, **options) -> None:
+    def __init__(self, base: Path, *, local="local", required=True, **options) -> None:
         places = {"local": local, "mirror": "mirror"}
-        super().__init__(base, places, [{"required": required, "keep": keep_there}], **options)
+        super().__init__(base, places, [{"required": required}], **options)
         self.local, self.mirror = self.homes.values()
-
-
-class Pause:
-    """A fault's action that holds a thread at a call until it may go on."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self._go = threading.Event()
-
-    def __call__(self) -> None:
-        self.reached.set()
-        assert self._go.wait(60)
-
-    def go(self) -> None:
-        self._go.set()
 
 
 def started(base: Path, *saved_at: int, kind=Life, **options) -> Homed:
@@ -313,6 +291,11 @@ def test_ctrl_c_at_start_of_uploads_ends(tmp_path, monkeypatch, runs):
 
 def test_final_save_of_an_uploaded_moment_looks_at_the_mirror(tmp_path):
     life = started(tmp_path, 2)
+    before = len(life.mirror.calls)
+    assert life.saved_at(2) == name_at(1, 2)
+    looked = [call.operation for call in life.mirror.calls[before:]]
+    assert {"create"} < {*looked} <= {"list", "read", "create"}, "the COMMIT is made durable"
+    assert len(looked) <= 5
     shutil.rmtree(tmp_path / "mirror")
     assert life.manager.save_final(life.run) == name_at(1, 2)
     assert life.manager.mirror_lag == 0
@@ -339,18 +322,6 @@ def test_mirror_that_lost_files_receives_later_checkpoints(tmp_path, lost):
     check_homes(tmp_path)
 
 
-def test_documents_are_shared_until_that_works(tmp_path):
-    started(tmp_path, 2).manager.close()
-    life = Life(tmp_path, local="new")
-    away = life.local.inject(Fault("error", operations={"create"}, key="attempts/000001.json", times=3))
-    assert life.restore().checkpoint == name_at(1, 2)
-    life.settle()
-    assert away.fired == 3
-    assert attempts(tree(tmp_path / "new")).keys() == {2}
-    life.saved_at(5)
-    check_homes(tmp_path, "new")
-
-
 @pytest.mark.parametrize(
     ("root", "file", "how"),
     [
@@ -371,47 +342,12 @@ def test_whole_copy_precedes_older_checkpoint(tmp_path, root, file, how, caplog)
     assert (f"{name_at(1, 5)} is corrupt at {tmp_path / 'local'}" in caplog.text) == told
     life.saved_at(6)
     life.saved_at(7)
-    assert resumed(tmp_path)[1] == name_at(2, 7)
-
-
-def test_both_copies_corrupt_falls_back_naming_both(tmp_path, caplog):
-    started(tmp_path, 2, 5)
-    for root in ("local", "mirror"):
-        corrupt(tmp_path / root, name_at(1, 5))
-    _, checkpoint = resumed(tmp_path)
-    assert checkpoint == name_at(1, 2)
-    (passed_over,) = attempts(tree(tmp_path / "local"))[2]["passed_over"]
-    assert passed_over["checkpoint"] == name_at(1, 5)
-    for root in ("local", "mirror"):
-        assert f"at {tmp_path / root}: checkpoints/{name_at(1, 5)}" in passed_over["reason"]
-        assert f"at {tmp_path / root}: checkpoints/{name_at(1, 5)}" in caplog.text
-
-
-def test_named_checkpoint_may_exist_only_at_mirror(tmp_path):
-    started(tmp_path, 2, 5, 6, 9, keep_there=KeepLatest(9))
-    assert committed(tmp_path, "local") == [name_at(1, 6), name_at(1, 9)]
-    life = Life(tmp_path)
-    assert [one.name for one in life.manager.checkpoints()] == [name_at(1, at) for at in (2, 5, 6, 9)]
-    assert life.manager.latest().name == name_at(1, 9)
-    assert life.restore(name_at(1, 2)).checkpoint == name_at(1, 2)
-    assert life.run.digest() == digest_at(2)
-    life.saved_at(3)
-    # The same call goes on from there, and does not go back again.
-    life = Life(tmp_path)
-    assert life.restore(name_at(1, 2)).checkpoint == name_at(2, 3)
-
-
-def test_unfinished_copy_as_mirror_is_refused(tmp_path):
-    started(tmp_path / "made", 2)
-    shutil.copytree(tmp_path / "made" / "local", tmp_path / "local")
-    origin = CopiedFrom(url="elsewhere", run_id=None, checkpoint=None, last_attempt=1)
-    run = RunDocument(run_id="0" * 32, created_at="", copied_from=origin).sealed()
-    (tmp_path / "mirror").mkdir()
-    (tmp_path / "mirror" / "run.json").write_bytes(encode(run))
-    before = tree(tmp_path)
-    with pytest.raises(ResumeError, match="has not ended"):
-        Life(tmp_path).restore()
-    assert tree(tmp_path) == before
+    for home in ("local", "mirror"):  # of both copies that are corrupt, both are named
+        corrupt(tmp_path / home, name_at(2, 7))
+    assert resumed(tmp_path)[1] == name_at(2, 6)
+    (passed_over,) = attempts(tree(tmp_path / "local"))[3]["passed_over"]
+    for home in ("local", "mirror"):
+        assert f"at {tmp_path / home}: checkpoints/{name_at(2, 7)}" in passed_over["reason"]
 
 
 def test_commit_does_not_wait_for_mirror(tmp_path, caplog):
@@ -428,7 +364,7 @@ def test_commit_does_not_wait_for_mirror(tmp_path, caplog):
     assert committed(tmp_path, "mirror") == []
     with pytest.raises(TimeoutError, match="it continues"):
         life.manager.wait(timedelta(milliseconds=10))
-    pause.go()
+    pause.let_go()
     life.manager.wait()
     assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 6)]
     assert life.manager.mirror_lag == 0
@@ -440,24 +376,6 @@ def test_commit_does_not_wait_for_mirror(tmp_path, caplog):
     life.manager.save(life.run)
     with pytest.raises(SaveFailedError, match=r"the mirror .* lacks it"):  # and raises what it waited for
         life.manager.wait()
-
-
-def test_local_copy_lost_during_upload_is_skipped(tmp_path, caplog):
-    """The skipped checkpoint is named, and the next one is uploaded."""
-    life = started(tmp_path)
-    gone = Fault(
-        lambda: shutil.rmtree(tmp_path / "local" / "checkpoints"),
-        operations={"write"},
-        key=f"checkpoints/{name_at(1, 2)}/rank-00000.json",
-    )
-    life.mirror.inject(gone)
-    life.save_at(2)
-    assert gone.fired == 1
-    assert committed(tmp_path, "mirror") == []
-    assert f"the upload of {name_at(1, 2)}" in warnings_in(caplog)
-    life.saved_at(3)
-    assert committed(tmp_path, "mirror") == [name_at(1, 3)]
-    assert files_of(tmp_path / "mirror", name_at(1, 2)).keys() == {f"checkpoints/{name_at(1, 2)}/COMMIT"}
 
 
 def test_training_continues_during_mirror_outage(tmp_path, caplog):
@@ -480,47 +398,33 @@ def test_training_continues_during_mirror_outage(tmp_path, caplog):
     check_homes(tmp_path)
 
 
-def test_next_upload_removes_failed_one(tmp_path):
+@pytest.mark.parametrize("then", ["is emptied", "belongs to a later attempt", "has a COMMIT that nobody can read"])
+def test_folder_of_a_failed_upload(tmp_path, then, caplog):
+    """The next upload empties it, unless it may be a checkpoint of somebody else."""
     life = started(tmp_path)
     life.mirror.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
     life.saved_at(3)
-    assert folders(tree(tmp_path / "mirror")).uncommitted == [name_at(1, 3)]
+    before, commit = files_of(tmp_path / "mirror", name_at(1, 3)), f"checkpoints/{name_at(1, 3)}/COMMIT"
+    assert before != {}
+    if then == "belongs to a later attempt":  # which takes over once the job has looked for what else may go
+        taken = tmp_path / "mirror/attempts/000002.json"
+        takeover = Fault(lambda: taken.write_bytes(b"{}"), operations={"list"}, key="checkpoints")
+        committed = {"operations": {"create"}, "key": f"checkpoints/{name_at(1, 4)}/COMMIT", "when": "after"}
+        life.mirror.inject(Fault(lambda: life.mirror.inject(takeover), **committed))
+    if then == "has a COMMIT that nobody can read":
+        torn = Fault(lambda: (tmp_path / "mirror" / commit).write_bytes(b"{"), operations={"create"}, key=commit)
+        life.mirror.inject(torn)
     life.saved_at(4)
-    assert files_of(tmp_path / "mirror", name_at(1, 3)).keys() == {f"checkpoints/{name_at(1, 3)}/COMMIT"}
-    assert committed(tmp_path, "mirror") == [name_at(1, 4)]
-
-
-def test_overtaken_job_voids_no_failed_upload(tmp_path):
-    """It may be what the later attempt began with; that one takes over once the job has looked for what else may go."""
-    life = started(tmp_path)
-    life.mirror.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
-    life.saved_at(3)
-    before = files_of(tmp_path / "mirror", name_at(1, 3))
-    taken = tmp_path / "mirror/attempts/000002.json"
-    takeover = Fault(lambda: taken.write_bytes(b"{}"), operations={"list"}, key="checkpoints")
-    commit = f"checkpoints/{name_at(1, 4)}/COMMIT"
-    life.mirror.inject(
-        Fault(lambda: life.mirror.inject(takeover), operations={"create"}, key=commit, when="after"),
-    )
-    life.saved_at(4)
-    assert takeover.fired == 1
-    assert files_of(tmp_path / "mirror", name_at(1, 3)) == before != {}
-    with pytest.raises(StaleAttemptError):
-        life.manager.step(life.run)
-
-
-def test_failed_upload_with_unreadable_commit_stays(tmp_path, caplog):
-    """It may be a checkpoint of whoever put it there."""
-    life = started(tmp_path)
-    life.mirror.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
-    life.saved_at(3)
-    key = f"checkpoints/{name_at(1, 3)}/COMMIT"
-    life.mirror.inject(Fault(lambda: (tmp_path / "mirror" / key).write_bytes(b"{"), operations={"create"}, key=key))
-    before = files_of(tmp_path / "mirror", name_at(1, 3))
-    life.saved_at(4)
-    assert files_of(tmp_path / "mirror", name_at(1, 3)) == {**before, key: b"{"}
-    assert f"the folder stays unchanged, at {tmp_path / 'mirror'}" in warnings_in(caplog)
-    assert "could not be removed" not in warnings_in(caplog)
+    after = files_of(tmp_path / "mirror", name_at(1, 3))
+    if then == "is emptied":
+        assert after.keys() == {commit}
+    elif then == "belongs to a later attempt":
+        assert after == before
+        with pytest.raises(StaleAttemptError):
+            life.manager.step(life.run)
+    else:
+        assert after == {**before, commit: b"{"}
+        assert f"the folder stays unchanged, at {tmp_path / 'mirror'}" in warnings_in(caplog)
 
 
 def test_close_without_mirror_names_committed_root(tmp_path):
@@ -539,17 +443,6 @@ def test_close_without_mirror_names_committed_root(tmp_path):
     assert checkpoint == name_at(1, 5)
     life.manager.close()
     assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
-
-
-def test_repeated_save_is_not_uploaded_again(tmp_path):
-    life = started(tmp_path, 3)
-    before = len(life.mirror.calls)
-    assert life.saved_at(3) == name_at(1, 3)
-    assert life.manager.save_final(life.run) == name_at(1, 3)
-    life.manager.close()
-    looked = [one.operation for one in life.mirror.calls[before:]]
-    assert {*looked} <= {"list", "read", "create"}, "the COMMIT is made durable"
-    assert len(looked) <= 10, "five small requests for each of both"
 
 
 def test_interpreter_exit_waits_for_upload(tmp_path):
@@ -611,16 +504,6 @@ def test_emptied_local_root_needs_mirror_for_start(tmp_path):
     assert [one.name for one in life.manager.checkpoints()] == [name_at(1, 1), name_at(1, 2)]
 
 
-def test_mirror_that_cannot_be_listed_is_away(tmp_path, caplog):
-    """A folder can be probed whatever has become of its disk."""
-    life = Life(tmp_path, required=False)
-    life.mirror.inject(Fault("error", operations={"list"}, key="attempts", times=None))
-    assert life.restore().checkpoint is None
-    assert "NO MIRROR" in caplog.text
-    life.train(2)
-    assert life.manager.save(life.run).result() == name_at(1, 2)
-
-
 def test_late_mirror_failure_is_error_when_optional(tmp_path):
     """What it holds was looked at, and perhaps the number is taken there: going on alone would separate the two."""
     started(tmp_path, 2)
@@ -645,7 +528,7 @@ def test_takeover_during_upload_prevents_commit(tmp_path, voids):
     assert second.restore().checkpoint == name_at(1, 2)
     second.settle()
     assert (unswept.fired > 0) == (not voids)
-    pause.go()
+    pause.let_go()
     first.settle()
     with pytest.raises(StaleAttemptError):
         first.manager.step(first.run)
@@ -708,7 +591,7 @@ def test_upload_failing_while_leaving_costs_no_save(tmp_path):
     drain = life.manager._run.results.drain
 
     def fail_first(timeout=None):
-        pause.go()
+        pause.let_go()
         life.settle()
         drain(timeout)
 
@@ -731,46 +614,6 @@ def test_upload_counts_after_a_fence_check(tmp_path):
     assert life.manager.mirror_lag == 1
     life.manager.close()
     assert life.manager.mirror_lag == 0
-
-
-def test_takeover_at_the_mirror_outranks_preemption(tmp_path):
-    """It is found by the upload of the last save."""
-    life = started(tmp_path, 2)
-    takeover = Fault(lambda: started(tmp_path, local="other"), operations={"write"})
-    life.mirror.inject(takeover)
-    life.train(4)
-    life.manager._run.preemption.ask("a signal")
-    with pytest.raises(StaleAttemptError), life.manager:
-        life.manager.step(life.run)
-    assert takeover.fired == 1
-    assert committed(tmp_path, "mirror") == [name_at(1, 2)]
-
-
-def test_the_roots_of_two_runs_are_no_pair(tmp_path):
-    with CheckpointManager(tmp_path / "local") as manager:
-        manager.restore(NumpyRun())
-    run = NumpyRun()
-    for _ in range(2):
-        with CheckpointManager(tmp_path / "mirror") as manager:
-            manager.restore(run)
-    os.unlink(tmp_path / "mirror" / "attempts" / "000001.json")
-    before = tree(tmp_path)
-    with pytest.raises(ResumeError, match="two different runs"):
-        Life(tmp_path).restore()
-    assert tree(tmp_path) == before
-
-
-def test_start_takes_next_number_after_mirror_conflict(tmp_path):
-    started(tmp_path, 2)
-    life = Life(tmp_path)
-    life.mirror.inject(
-        Fault(lambda: started(tmp_path, 4, local="other"), operations={"create"}, key="attempts/000002.json")
-    )
-    assert life.restore().checkpoint == name_at(2, 4)
-    life.settle()
-    assert life.run.digest() == digest_at(4)
-    assert sorted(attempts(tree(tmp_path / "mirror"))) == [1, 2, 3]
-    check_homes(tmp_path)
 
 
 def test_void_at_mirror_keeps_local_checkpoint(tmp_path, caplog):
@@ -817,15 +660,11 @@ def test_start_elsewhere_without_commit_sets_nothing_aside(tmp_path, restarted):
     assert checkpoint == newest[-1]
     back.saved_at(7)
     check_homes(tmp_path)
-
-
-def test_start_elsewhere_that_committed_goes_on(tmp_path):
-    life = started(tmp_path, 2, 3)
-    life.mirror.inject(Fault("error", operations=("write",), key="checkpoints/*", times=None))
-    life.saved_at(6)
-    started(tmp_path, 4, local="other")
-    assert resumed(tmp_path)[1] == name_at(2, 4)
-    assert name_at(1, 6) in committed(tmp_path, "local")
+    back.mirror.inject(Fault("error", operations=("write",), key="checkpoints/*", times=None))
+    behind = back.saved_at(8)
+    elsewhere = started(tmp_path, 9, local="other2")  # but one that committed
+    assert resumed(tmp_path)[1] == elsewhere.manager.latest().name
+    assert behind in committed(tmp_path, "local")
 
 
 @pytest.fixture(scope="module")
@@ -878,16 +717,29 @@ def behind(uploading, *, tolerant=True):
 A, B, C = (CheckpointName.parse(name_at(1, at)) for at in (1, 2, 3))
 
 
-def test_uploads_work_without_threads(monkeypatch):
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
+def test_offers_during_an_upload_and_urgent_ones(monkeypatch):
+    """What is offered again meanwhile is uploaded once; only what is urgent does not give way to training."""
+    gave_way = []
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    uploading = Uploading()
-    one = behind(uploading)
+    class Noted(Worker):
+        def __init__(self, *arguments, gives_way):
+            gave_way.append(gives_way)
+            super().__init__(*arguments, gives_way=gives_way)
+
+    class Meanwhile(Uploading):
+        def upload(self, name):
+            one.offer(name)
+            return super().upload(name)
+
+    monkeypatch.setattr(mirrors, "Worker", Noted)
+    one = behind(uploading := Meanwhile())
     one.begin(A)
+    one.settle(LONG.total_seconds)
+    one.urge()  # of a final save: nothing trains any more
     one.offer(B)
-    assert (uploading.asked, uploading.sweeps, one.lag) == ([str(A), str(B)], 1, 0)
+    one.settle(LONG.total_seconds)
+    assert gave_way == [True, False]
+    assert (uploading.asked, one.lag) == ([str(A), str(B)], 0)
 
 
 def test_upload_that_never_ends_is_told(caplog):
@@ -935,24 +787,6 @@ def test_each_start_sweeps_its_mirror_once_that_works():
         one.collect()  # it is no failed upload
 
 
-def test_each_upload_counts_its_bytes_from_zero(tmp_path):
-    """It needs no document of its own attempt, which somebody may have deleted at the local root."""
-    started(tmp_path, 2, 4).manager.close()
-    local, mirror = LocalStorage(tmp_path / "local"), FaultyStorage(LocalStorage(tmp_path / "new mirror"))
-    uploader = Uploader([local, mirror], mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
-    for name in map(CheckpointName.parse, committed(tmp_path, "local")):
-        before = {**mirror.walk("")}
-        assert uploader.upload(name) == "copied"
-        new = {key: size for key, size in mirror.walk("").items() if key not in before}
-        counted = [size for key, size in new.items() if key.startswith(("checkpoints/", "frozen/"))]
-        assert uploader.done_bytes == sum(counted) - new[name.commit_key]
-        (tmp_path / "local/attempts/000001.json").unlink(missing_ok=True)
-    mirror.calls.clear()
-    assert uploader.upload(name) == "present"
-    # It is made durable: whoever made its COMMIT may have died before that was.
-    assert [[*call.keys] for call in mirror.calls if call.operation == "create"] == [[name.commit_key]]
-
-
 AWAY = StorageError("away")
 
 
@@ -988,72 +822,6 @@ def test_checkpoint_of_the_start_is_insisted_on(outcomes, times, error, message)
                 one.collect(tolerate=tolerate)
         assert not one.try_again()
         assert one._idle.is_open
-
-
-def test_offer_during_its_upload_uploads_once():
-    class Meanwhile(Uploading):
-        def upload(self, name):
-            one.offer(name)
-            return super().upload(name)
-
-    one = behind(uploading := Meanwhile())
-    one.begin(A)
-    one.settle(LONG.total_seconds)
-    assert (uploading.asked, one.lag) == ([str(A)], 0)
-
-
-def test_only_urgent_uploads_do_not_give_way_to_training(monkeypatch):
-    gave_way = []
-
-    class Noted(Worker):
-        def __init__(self, *arguments, gives_way):
-            gave_way.append(gives_way)
-            super().__init__(*arguments, gives_way=gives_way)
-
-    monkeypatch.setattr(mirrors, "Worker", Noted)
-    one = behind(Uploading())
-    one.begin(A)
-    one.settle(LONG.total_seconds)
-    one.urge()  # of a final save: nothing trains any more
-    one.offer(B)
-    one.settle(LONG.total_seconds)
-    assert gave_way == [True, False]
-
-
-def test_a_bucket_as_mirror(tmp_path, bucket):
-    run = NumpyRun(accumulation_steps=CYCLE)
-    key = {"key": "testing", "secret": "testing", "endpoint_url": bucket.endpoint}
-    options = {"mirror": Mirror(f"s3://{bucket.name}/runs/vit", storage_options=key), "save": ON_REQUEST}
-    with CheckpointManager(tmp_path / "local", keep=KeepLatest(2), **options) as manager:
-        manager.restore(run)
-        for batches in (2, 5, 6):
-            for _ in run.train_until(batches):
-                pass
-            manager.save(run)
-            manager.wait()
-    prefix = "runs/vit/"
-    there = {key[len(prefix) :]: bucket.get(key) for key in bucket.keys()}  # noqa: SIM118 - no dictionary
-    del there["probe"]
-    assert there == run_in(tmp_path / "local")
-    shutil.rmtree(tmp_path / "local")
-    resumed = NumpyRun(accumulation_steps=CYCLE)
-    with CheckpointManager(tmp_path / "local", **options) as manager:
-        assert manager.restore(resumed).checkpoint == name_at(1, 6)
-        assert resumed.digest() == digest_at(6)
-
-
-def test_separation_during_a_start_is_found(tmp_path):
-    """A trained alone; while it starts over both roots, B takes the same number at the mirror and uploads."""
-    started(tmp_path, 2)
-    alone(tmp_path, 4)
-    life = Life(tmp_path)
-    race = life.mirror.inject(
-        Fault(lambda: started(tmp_path, 3, local="other", host="elsewhere"), operations={"list"}, key="checkpoints")
-    )
-    for start in (life, Life(tmp_path)):  # it stays told
-        with pytest.raises(ResumeError, match=r"continued separately.*attempt 2 .*on alone .*on elsewhere"):
-            start.restore()
-    assert race.fired == 1
 
 
 def test_life_alone_stays_ahead_of_what_it_knows(tmp_path):

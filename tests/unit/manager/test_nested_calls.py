@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from functools import partial
 
 import pytest
+from support.live import Stall
 from support.options import grouped
 from support.runs.grown import ON_REQUEST
 
@@ -17,17 +19,15 @@ from ckptkit.manager.recorder import Recorder
 from ckptkit.snapshot import Window
 from ckptkit.snapshot.staging import StagingArea
 from ckptkit.storage.local import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
-CALLS = {
-    "step": lambda manager, run: manager.step(run),
-    "save": lambda manager, run: manager.save(run),
-    "save_final": lambda manager, run: manager.save_final(run),
-    "wait": lambda manager, run: manager.wait(),
-    "fence": lambda manager, run: manager.fence(),
-    "close": lambda manager, run: manager.close(),
-}
-PLACES = {"before the capture": (NumpyRun, "capture"), "before the window": (StagingArea, "open")}
+TAKES_STATE = {"step": True, "save": True, "save_final": True, "wait": False, "fence": False, "close": False}
+PLACES = ((NumpyRun, "capture"), (StagingArea, "open"))
+
+
+def call(verb, manager, run):
+    return getattr(manager, verb)(*([run] if TAKES_STATE[verb] else []))
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def begun(storage, **options):
 
 @pytest.mark.parametrize("outer", ["save", "save_final", "step"])
 def test_call_within_a_call_is_refused(tmp_path, signalled, outer):
-    for number, inner in enumerate(CALLS):
-        root, place = tmp_path / inner, [*PLACES.values()][number % 2]
+    for number, inner in enumerate(TAKES_STATE):
+        root = tmp_path / inner
         manager, run, stored = begun(root, save=SaveEvery(micro_steps=3))
-        found = signalled(place, lambda inner=inner, manager=manager, run=run: CALLS[inner](manager, run))
-        CALLS[outer](manager, run)
+        found = signalled(PLACES[number % 2], partial(call, inner, manager, run))
+        call(outer, manager, run)
         manager.wait()
         assert len(found) == number + 1, f"the signal came at no such place: {inner}"
         assert "was in progress in the same thread" in found[-1]
@@ -106,29 +106,17 @@ def test_refusal_comes_out_of_the_call(root, signalled, place):
     check_restores(root, stored)
 
 
-class Stalled(LocalStorage):
-    """Writes nothing before it may, so that the window stays open."""
-
-    def __init__(self, root):
-        super().__init__(root)
-        self.go = threading.Event()
-
-    def write(self, key, stream, size_bytes):
-        if key.endswith(".safetensors"):
-            self.go.wait()
-        super().write(key, stream, size_bytes)
-
-
 def test_handle_is_not_waited_for_within_the_fence(root, signalled):
     """The writer may need the very lock that the interrupted fence has."""
-    storage = Stalled(root)
-    manager, run, stored = begun(storage, save=ON_REQUEST)
+    stall = Stall()  # so that the window stays open
+    fault = Fault(stall, operations={"write"}, key="*.safetensors")
+    manager, run, stored = begun(FaultyStorage(LocalStorage(root), [fault]), save=ON_REQUEST)
     handle = manager.save(run)
     found = signalled((Window, "_copy_some"), lambda: (handle.done(), handle.result()))
     manager.fence()
     assert len(found) == 1
     assert "cannot be waited for here" in found[0]
-    storage.go.set()
+    stall.let_go()
     manager.close()
     check_restores(root, stored)
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from support.clock import Manual
 from support.options import grouped
 from support.process import forked, python
 from support.runs.grown import run_at
@@ -24,7 +22,6 @@ from support.thread_ranks import results_of, run_ranks
 
 import ckptkit as ck
 from ckptkit.manager.preemption import SIGNALS, PreemptionRequest, SignalWatch, name_of
-from ckptkit.manager.schedule import EndSchedule
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -97,32 +94,34 @@ def test_cycle_is_finished_within_grace(root):
     assert restored_at(root) == 16
 
 
-def test_a_second_signal_stops_at_once(root):
-    """It comes from the save that the first one asked for, and that never ends."""
-    script = """
+AT_ONCE = """
 import ckptkit.manager.preemption as preemption
-preemption._ONE_SIGNAL = timedelta(0)  # however soon after the first it comes
+preemption._ONE_SIGNAL = timedelta(0)  # however soon after the first signal the second one comes
 """
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        ({"stall": "checkpoints/*", "grace": 1}, "SIGTERM: nothing was saved within 1 s."),
+        (
+            {"stall": "*m0002*", "signal_at_stall": "SIGUSR1", "script": AT_ONCE},
+            "SIGUSR1 arrived again after SIGTERM, so the process ends without waiting.",
+        ),
+        ({"fail": "*m0002*"}, "SIGTERM: the last save failed: injected failure"),
+    ],
+    ids=["hung storage", "second signal", "failed save"],
+)
+def test_end_without_a_save_names_previous_checkpoint(root, plan, why):
     live(root, until=4)
-    ended = live(root, stall="*m0002*", signal_at_stall="SIGUSR1", signals={6: ["SIGTERM"]}, script=script)
+    ended = live(root, signals={6: ["SIGTERM"]}, **plan)
     assert ended.code == TERMINATED
-    assert ended.log.splitlines()[-1] == (
-        "[ckptkit] SIGUSR1 arrived again after SIGTERM, so the process ends without waiting. The newest checkpoint is "
-        f"a000001-c0000000001-m0000 at {root}: the same command continues from it."
-    )
     assert ended.seconds < 20
-    assert restored_at(root) == 4
-
-
-def test_hung_storage_keeps_and_names_previous_checkpoint(root):
-    live(root, until=4)
-    ended = live(root, stall="checkpoints/*", grace=1, signals={6: ["SIGTERM"]})
-    assert ended.code == TERMINATED
-    assert ended.log.splitlines()[-1] == (
-        "[ckptkit] SIGTERM: nothing was saved within 1 s. The newest checkpoint is a000001-c0000000001-m0000 at "
-        f"{root}: the same command continues from it."
-    )
-    assert names(root) == ["a000001-c0000000001-m0000"]
+    last = ended.log.splitlines()[-1]
+    assert last.startswith(f"[ckptkit] {why}")
+    newest = f"The newest checkpoint is a000001-c0000000001-m0000 at {root}: the same command continues from it"
+    assert last.rstrip(".").endswith(newest)
+    assert "Traceback" not in ended.log
     assert restored_at(root) == 4
 
 
@@ -248,20 +247,6 @@ def test_signal_ends_a_life_as_it_should(root, plan, code, says, newest):
     assert (restored_at(root) in newest) if newest else (names(root) == [])
 
 
-def test_failed_save_names_previous_checkpoint(root):
-    """The process ends with 143."""
-    live(root, until=4)
-    ended = live(root, fail="*m0002*", signals={6: ["SIGTERM"]})
-    assert ended.code == TERMINATED
-    last = ended.log.splitlines()[-1]
-    assert "SIGTERM: the last save failed: injected failure" in last
-    assert last.endswith(
-        f"The newest checkpoint is a000001-c0000000001-m0000 at {root}: the same command continues from it"
-    )
-    assert "Traceback" not in ended.log
-    assert restored_at(root) == 4
-
-
 def test_handlers_and_the_wakeup_descriptor_come_back(root):
     script = """
 import faulthandler, socket
@@ -327,33 +312,6 @@ def after_step(batches):
     assert (ended.code, ended.of("child"), ended.of("exported")) == (0, -signal.SIGTERM, WHOLE)
 
 
-def test_forked_process_that_trains_hears_for_itself():
-    """What listened in the process that it was forked off from is not asked."""
-    script = """
-import os, signal
-from ckptkit.manager.preemption import SIGNALS
-
-class Hearing:
-    def __init__(self):
-        self.signals = []
-
-    def heard(self, number):
-        self.signals.append(number)
-
-parent, own = Hearing(), Hearing()
-SIGNALS.listen(parent)
-if os.fork():
-    os.wait()
-    SIGNALS.leave(parent)
-else:
-    SIGNALS.listen(own)
-    os.kill(os.getpid(), signal.SIGTERM)
-    SIGNALS.leave(own)
-    print(len(parent.signals), len(own.signals))
-"""
-    assert forked("-c", script).stdout == "0 1\n"
-
-
 def test_signal_that_nobody_took_does_what_it_did():
     script = "import signal; from ckptkit.manager.preemption import PreviousHandler as D; D(signal.SIGTERM).take(None)"
     assert forked("-c", script, expect=None).returncode == -signal.SIGTERM
@@ -376,14 +334,6 @@ def test_other_thread_uses_callable_without_signals(root, caplog):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def started(root, run=None, **options):
     run = run or NumpyRun()
     manager = ck.CheckpointManager(root, **grouped(**{"save": ck.SaveEvery(micro_steps=10**9), **options}))
@@ -401,7 +351,7 @@ def train(manager, run, after_step=lambda: None):
 
 
 def test_a_file_is_looked_for_once_a_second(root, tmp_path, caplog):
-    clock, file = Clock(), tmp_path / "leave"
+    clock, file = Manual(), tmp_path / "leave"
     manager, run = started(root, preempt_when=file, monotonic=clock)
 
     def after_step():
@@ -438,7 +388,7 @@ def test_before_the_final_save_nobody_else_saves(root):
 
 
 def test_neither_an_evaluation_nor_on_save_is_a_slow_micro_step(root):
-    clock = Clock()
+    clock = Manual()
     manager, run = started(
         root,
         monotonic=clock,
@@ -467,82 +417,12 @@ def test_no_save_begins_while_cycle_is_finished(root):
         save=ck.SaveEvery(micro_steps=1),
         keep=ck.KeepLatest(100),
         when_busy="wait",
-        monotonic=Clock(),
+        monotonic=Manual(),
         on_preempt="return",
         preempt_when=lambda: run.batches >= 9,
     )
     train(manager, run)
     assert [one.progress.batches_delivered for one in manager.checkpoints()] == [*range(1, 9), 12]
-
-
-def test_closing_with_a_timeout_keeps_it(root, monkeypatch, caplog):
-    """Also where more of the grace is left: here, to wait for events."""
-    monkeypatch.setattr("ckptkit.manager.recorder._SHORTEST", timedelta(0))
-    go = threading.Event()
-    storage = FaultyStorage(open_storage(root))
-    reports = []
-    manager, run = started(storage, preempt_when=lambda: run.batches == 1, on_save=reports.append)
-    next(run.train_until(1))
-    with pytest.raises(ck.Preempted) as raised:
-        manager.step(run)
-    assert [report.checkpoint for report in reports] == [raised.value.checkpoint]  # nothing may follow that tells it
-    storage.inject(Fault(lambda: go.wait(5), key="events/*"))
-    try:
-        manager.close(timedelta(0))
-    finally:
-        go.set()
-    assert "the storage accepted none for 0.0 s" in caplog.text
-
-
-def test_failed_save_hides_no_request_to_end(root):
-    """Even where no save may fail: the last one is made at the end of the cycle."""
-    lost = Fault("error", operations={"write"}, key="*-c0000000002-m0000/*")
-    manager, run = started(
-        FaultyStorage(open_storage(root), [lost]),
-        monotonic=Clock(),
-        on_save_error="raise",
-        on_preempt="return",
-        preempt_when=lambda: run.batches >= 8,
-    )
-    with manager:
-        for batches in run.train_until(WHOLE):
-            if batches == 8:
-                manager._run.preemption.poll()
-                assert manager.save(run).exception() is not None
-                manager.live().is_held = True
-            manager.step(run)
-            manager.live().is_held = False
-            if batches == 4:
-                manager.save(run).result()
-                manager.wait()
-            if manager.preempted:
-                break
-    assert lost.fired == 1
-    assert run.batches == restored_at(root) == 12
-
-
-def test_pace_is_slowest_recent_micro_step():
-    """The time of saves and evaluations does not count."""
-    clock = Clock()
-    pace = EndSchedule(None, None, None, clock)
-    pace.arrive(4)
-    assert pace.micro_step is None  # its beginning is not known, and it compiled
-    for seconds in (5, *[1] * 8):
-        pace.depart()
-        clock.now += seconds
-        pace.arrive(4)
-        clock.now += 100  # a save
-    assert pace.micro_step == timedelta(seconds=1)
-    pace.depart()
-    pace.pause()
-    clock.now += 1000  # an evaluation
-    pace.arrive(4)
-    assert pace.micro_step == timedelta(seconds=1)
-    for seconds in (9, *[1] * 31):  # of a long cycle, the update is remembered
-        pace.depart()
-        clock.now += seconds
-        pace.arrive(32)
-    assert pace.micro_step == timedelta(seconds=9)
 
 
 def preempted(root, size, asks, *, until=40, faults=None, saves_at=0, **options):
@@ -584,7 +464,7 @@ def test_preempted_rank_makes_all_save_same_moment(root, rank):
 
 def _ticking():
     """A clock by which everything takes more than a second."""
-    clock = Clock()
+    clock = Manual()
 
     def tick() -> float:
         clock.now += 2
@@ -607,15 +487,6 @@ def test_unwritable_rank_fails_last_save_of_all(root, monkeypatch):
         assert "rank 1" in str(error)
         assert f"The newest checkpoint is {newest} at" in str(error)
     assert [f"The newest checkpoint is {newest} at" in account for account in recalled] == [True] * 3  # of rank 1
-
-
-def test_failed_save_of_ranks_keeps_them_from_no_last_one(root):
-    """Also where none may fail, which ends a training that goes on."""
-    fault = Fault("error", operations={"write"}, key="*rank-00001*")
-    options = {"saves_at": 1, "on_save_error": "raise", "grace": timedelta(hours=9)}
-    lives = preempted(root, 2, {0: 1}, monotonic=_ticking(), faults={1: fault}, **options)
-    assert fault.fired == 1
-    assert [error.checkpoint for _, error in lives] == names(root) * 2
 
 
 def test_a_hung_rank_holds_nobody_beyond_the_grace(root):
@@ -688,45 +559,9 @@ def test_a_signal_before_the_training_is_no_preemption(own):
     assert earlier.signals == later.signals == []
 
 
-@pytest.mark.usefixtures("own")
-def test_what_somebody_set_meanwhile_stays():
-    ears, hearing = SignalWatch(), Hearing()
-    ear, mouth = socket.socketpair()
-    mouth.setblocking(False)
-    with ear, mouth:
-        ears.listen(hearing)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.set_wakeup_fd(mouth.fileno())
-        ears.leave(hearing)
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
-        assert signal.set_wakeup_fd(-1) == mouth.fileno()
-
-
-def test_a_signal_breaks_off_no_system_call():
-    """Such as one of a framework, which may take that for a failure."""
-    library, letter = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(1)
-    ear, mouth = os.pipe()
-    counted = threading.Semaphore(0)
-
-    class Counting:
-        def heard(self, number):
-            counted.release()
-
-    def disturb():
-        for _ in range(20):
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert counted.acquire(timeout=30)
-        os.write(mouth, b"x")
-        os.close(mouth)
-
-    ears, listener, disturbing = SignalWatch(), Counting(), threading.Thread(target=disturb)
-    ears.listen(listener)
-    disturbing.start()
-    read = library.read(ear, letter, 1)
-    disturbing.join()
-    ears.leave(listener)
-    os.close(ear)
-    assert read == 1
+def request(clock=time.monotonic, newest=lambda: None) -> PreemptionRequest:
+    options = ck.Preemption(grace=timedelta(seconds=30))
+    return PreemptionRequest(options, newest=newest, url="somewhere", monotonic=clock)
 
 
 def test_signal_stays_with_another_training(root, own):
@@ -742,11 +577,9 @@ def test_signal_stays_with_another_training(root, own):
 
 def test_first_signal_after_another_request_ends_nothing(monkeypatch):
     """The training was asked by a file or by another rank, and saves."""
-    clock, died = Clock(), []
+    clock, died = Manual(), []
     monkeypatch.setattr(PreemptionRequest, "_die", lambda preemption, what: died.append(what))
-    preemption = PreemptionRequest(
-        ck.Preemption(grace=timedelta(seconds=30)), newest=lambda: None, url="somewhere", monotonic=clock
-    )
+    preemption = request(clock)
     preemption.ask("another rank was asked to end")
     for seconds in (5, 0.4, 5):
         assert died == []
@@ -756,7 +589,8 @@ def test_first_signal_after_another_request_ends_nothing(monkeypatch):
     preemption.settle()
 
 
-def test_sigterm_names_a_data_worker_that_died():
+def test_sigterm_names_a_data_worker_that_died(monkeypatch):
+    monkeypatch.setattr(SIGNALS, "listen", lambda listener: True)
     for end, number, why in [
         ("kill -9 $$", signal.SIGTERM, "SIGTERM after {} was killed by SIGKILL, probably by the OOM killer"),
         ("kill -11 $$", signal.SIGTERM, "SIGTERM after {} was killed by SIGSEGV"),
@@ -764,26 +598,19 @@ def test_sigterm_names_a_data_worker_that_died():
         ("exit 0", signal.SIGTERM, "SIGTERM"),
         ("kill -15 $$", signal.SIGTERM, "SIGTERM"),  # the whole process group may have got it
         ("kill -9 $$", signal.SIGUSR1, "SIGUSR1"),  # MindSpore does not send that one
+        ("exit 4", signal.SIGTERM, "SIGTERM"),  # it had died before the training
     ]:
-        preemption = PreemptionRequest(ck.Preemption(), newest=lambda: None, url="somewhere")
+        preemption = request()
         child = subprocess.Popen(["/bin/sh", "-c", end])
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        if end == "exit 4":
+            preemption.begin()
         preemption.heard(number)
         assert preemption.why == why.format(f"child process {child.pid}, probably a data worker,")
         assert (preemption.dead_child != "") == ("after" in why)
+        preemption.settle()
         child.wait()
         assert child.returncode is not None  # its end was not taken from whoever waits for it
-
-
-def test_child_that_had_died_before_is_not_blamed(monkeypatch):
-    monkeypatch.setattr(SIGNALS, "listen", lambda listener: True)
-    child = subprocess.Popen(["/bin/sh", "-c", "exit 3"])
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    preemption = PreemptionRequest(ck.Preemption(), newest=lambda: None, url="somewhere")
-    preemption.begin()
-    preemption.heard(signal.SIGTERM)
-    assert (preemption.why, preemption.dead_child) == ("SIGTERM", "")
-    assert child.wait() == 3
 
 
 def test_ctrl_c_is_named_where_it_may_have_come():
@@ -798,32 +625,18 @@ def test_ctrl_c_is_named_where_it_may_have_come():
     assert name_of(signal.SIGTERM, stdin) == "SIGTERM"  # no terminal, and not even a file
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_what_was_learned_late_was_saved_before(monkeypatch):
     """A rank that does not commit is told by rank 0 when it meets it for the last save."""
-
-    def end(code):
-        said.append(code)
-        raise SystemExit
-
-    said, there, clock, newest = [], threading.enumerate(), Clock(), [None]
-    monkeypatch.setattr(
-        "ckptkit.manager.preemption.os", SimpleNamespace(write=lambda _, line: said.append(line), _exit=end)
-    )
-    preemption = PreemptionRequest(
-        ck.Preemption(grace=timedelta(seconds=30)), newest=lambda: newest[0], url="somewhere", monotonic=clock
-    )
+    died, clock, newest = [], Manual(), [None]
+    monkeypatch.setattr(PreemptionRequest, "_die", lambda preemption, what: died.append(what))
+    preemption = request(clock, newest=lambda: newest[0])
     preemption.ask("a signal")
     newest[0], clock.now = "a000001-c0000000001-m0000", 31.0
     preemption.recall()
-    for thread in set(threading.enumerate()) - set(there):
-        thread.join(60)
-    line, code = said
-    assert line == (
-        b"[ckptkit] a signal: nothing was saved within 30 s. The newest checkpoint is a000001-c0000000001-m0000 at "
-        b"somewhere: the same command continues from it.\n"
-    )
-    assert code == TERMINATED
+    for thread in threading.enumerate():
+        if thread.name == "ckptkit-grace":
+            thread.join(60)
+    assert died == ["a signal: nothing was saved within 30 s"]
 
 
 @pytest.mark.usefixtures("own")

@@ -17,16 +17,12 @@ from support.process import python
 from support.runs.grown import ON_REQUEST, opened
 
 from ckptkit.checkpoint.read import load
-from ckptkit.core.contents import Capture
-from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.tensors import leaf_of
 from ckptkit.core.worker import Worker
 from ckptkit.errors import SaveFailedError, StorageError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
-from ckptkit.manager.writer import SaveHandle
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.snapshot import StagingArea
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -113,102 +109,25 @@ KEYS = ["*/weights-000.safetensors", "*/optimizer-000.safetensors", "frozen/*"]
 
 
 @pytest.mark.parametrize(
-    ("window", "k", "when_busy"), [("auto", 4, "skip"), ("auto", 1, "wait"), ("slice", 4, "wait"), ("off", 1, "skip")]
-)
-@pytest.mark.usefixtures("_small_buffers")
-def test_slow_disk_saves_hold_their_moment(root, monkeypatch, window, k, when_busy):
-    """Saves are due at every micro-step and each stalls for longer than a cycle, or until training waits for it."""
-    storage = FaultyStorage(LocalStorage(root))
-    manager, run = begun(storage, k, 0, window=window, when_busy=when_busy, save=SaveEvery(micro_steps=1))
-    stalls: list[Stall] = []
-    wait = SaveHandle._wait
-
-    def let_go() -> None:
-        for stall in stalls:
-            stall.let_go()
-
-    monkeypatch.setattr(SaveHandle, "_wait", lambda handle, timeout: let_go() or wait(handle, timeout))
-    let_go_by_fence(manager, stalls)
-    digests, last, under_way = {}, 0, None
-    for _ in run.train_until(4 * k + 3):
-        progress, handle = run.progress(), manager.step(run)
-        if handle is not None:
-            last, under_way = run.batches, handle
-            digests[progress.cycles, progress.micro_step] = run.digest()
-            stalls.append(Stall())
-            storage.inject(Fault(stalls[-1], operations={"create"}, key="*/COMMIT"))
-        elif run.batches - last > k:
-            let_go()
-            under_way.result()
-    let_go()
-    manager.close()
-    assert len(manager.checkpoints()) == len(digests)
-    assert (manager.skipped_saves > 0) == (when_busy == "skip")
-    for one in manager.checkpoints():
-        assert_restores(root, one.name, digests[one.progress.cycles, one.progress.micro_step], k)
-
-
-class Seen(threading.Condition):
-    """Of a pool: calls ``on_wait`` before the training thread waits for a buffer."""
-
-    def __init__(self, pool, on_wait) -> None:
-        super().__init__(pool.lock)
-        self._take, pool.take, pool.changed = pool.take, self._counted, self
-        self.training_waits = 0
-        self.beyond_limit = 0
-        self._on_wait = on_wait
-        self._training = threading.current_thread()
-
-    def _counted(self, limit_bytes=None, *, beyond_limit=False):
-        self.beyond_limit += beyond_limit
-        return self._take(limit_bytes, beyond_limit=beyond_limit)
-
-    def wait(self, timeout=None) -> bool:
-        if threading.current_thread() is self._training:
-            self.training_waits += 1
-            self._on_wait()
-        return super().wait(timeout)
-
-
-def let_go_by_fence(manager, stalls) -> Seen:
-    """Let ``stalls`` go as soon as the fence waits for a buffer."""
-    return Seen(manager._setup.area._pool, lambda: [stall.let_go() for stall in stalls])
-
-
-class Dying(BaseException):
-    """Nobody's business to catch."""
-
-
-FAILURES = {
-    "full disk": StorageError("could not write: no room"),
-    "unexpected": RuntimeError("nobody thought of this"),
-    "dying": Dying(),
-}
-
-
-@pytest.mark.parametrize(
     ("window", "failure", "key"),
     [
-        ("auto", "full disk", KEYS[0]),
-        ("slice", "unexpected", KEYS[1]),
-        ("slice", "full disk", "frozen/*"),
-        ("off", "dying", "frozen/*"),
-        ("auto", "dying", "*/manifest.json"),
+        ("auto", StorageError("no room"), KEYS[0]),
+        ("slice", RuntimeError("nobody thought of this"), KEYS[1]),
+        ("off", SystemExit("nobody's business to catch"), "frozen/*"),
     ],
 )
 @pytest.mark.usefixtures("_small_buffers")
 def test_training_continues_after_failed_save_and_next_succeeds(root, caplog, window, failure, key):
     """The next save is whole, and no buffer is lost."""
     storage = FaultyStorage(LocalStorage(root))
-    manager, run = begun(storage, 4, 6, window=window)
+    manager, run = begun(storage, 4, 6, window=window, buffer_bytes=1 << 30)
     stall = Stall()
 
     def fails_late() -> None:
         stall()
-        raise FAILURES[failure]
+        raise failure
 
     storage.inject(Fault(fails_late, operations={"write"}, key=key, when="during"))
-    seen = let_go_by_fence(manager, [stall])
     handle = manager.save(run)
     go_on(manager, run, 3)  # through an update
     assert stall.reached.wait(LONG_SECONDS)
@@ -218,12 +137,9 @@ def test_training_continues_after_failed_save_and_next_succeeds(root, caplog, wi
     assert "a background save failed (1 in a row)" in caplog.text
     pool = manager._setup.area._pool
     assert len(pool._free) * SMALL_BUFFER_BYTES == pool.made_bytes
-    made_bytes = pool.made_bytes
     digest = run.digest()
     name = manager.save(run).result()
     assert_restores(root, name, digest, 4)
-    assert pool.made_bytes <= max(made_bytes, pool.limit_bytes, *manager._setup.area._limits)
-    assert seen is pool.changed
 
 
 @pytest.mark.parametrize(("window", "how"), [("auto", "cannot start"), ("slice", "is gone"), ("off", "cannot start")])
@@ -310,86 +226,6 @@ def test_frozen_file_that_somebody_deleted_is_rewritten(root, window):
     go_on(manager, run, 4)
     digest = run.digest()
     assert_restores(root, manager.save(run).result(), digest, 4)
-
-
-@pytest.mark.usefixtures("_small_buffers")
-def test_changed_frozen_leaf_fails_one_save_then_demotes(tmp_path):
-    """Changed while the storage stalls at any of the save's calls."""
-    failures = 0
-    for nth in range(1, 10):
-        storage = FaultyStorage(LocalStorage(tmp_path / str(nth)))
-        manager, run = begun(storage, 4, 4)
-        manager.save(run).result()
-        go_on(manager, run, 4)
-        storage.inject(Fault(lambda run=run: run.embedding.__setitem__(3, 7.5), nth=nth))
-        before = run.digest()
-        failed = manager.save(run).exception()
-        if failed is None:  # it changed after it was looked at
-            assert_restores(tmp_path / str(nth), manager.latest().name, before, 4)
-            continue
-        failures += 1
-        assert "training changed parameters that are declared frozen: embedding" in str(failed)
-        go_on(manager, run, 4)
-        digest = run.digest()
-        assert_restores(tmp_path / str(nth), manager.save(run).result(), digest, 4)
-    assert 0 < failures < 9
-
-
-class OnDevice(NumpyRun):
-    """Leaves are copied from a device: the thread ``waiter`` is in such a copy until ``go`` is set, or for a moment."""
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.copying, self.go = threading.Event(), threading.Event()
-
-    def capture(self):
-        taken = super().capture()
-
-        def copied(leaf):
-            def source(bits=leaf.source):
-                if threading.current_thread().name == "waiter":
-                    self.copying.set()
-                    self.go.wait(0.5)
-                return bits
-
-            return leaf._replace(source=source) if leaf.spec.lifetime == "cycle" else leaf
-
-        return Capture(taken.progress, tuple(map(copied, taken.leaves)), taken.state)
-
-
-def test_slice_that_a_waiting_thread_still_copies_gets_into_no_later_save(root, monkeypatch):
-    """The save that it is for has failed meanwhile, and its buffer is free for the next one."""
-    run = OnDevice(accumulation_steps=8, size=LARGE)
-
-    def full():
-        assert run.copying.wait(LONG_SECONDS)
-        raise StorageError("no space left on the device")
-
-    fault = Fault(full, operations={"write"}, key="*.safetensors")
-    manager = CheckpointManager(
-        FaultyStorage(LocalStorage(root), [fault]), save=ON_REQUEST, saving=Saving(window="slice")
-    )
-    manager.restore(run)
-    go_on(manager, run, 1)
-    opens = StagingArea.open
-
-    def opened(*arguments, **options):
-        made = opens(*arguments, **options)
-        if fault.fired:
-            run.go.set()  # the late slice arrives now
-        return made
-
-    monkeypatch.setattr(StagingArea, "open", opened)
-    failing = manager.save(run)
-    waiter = threading.Thread(target=failing.exception, name="waiter", daemon=True)
-    waiter.start()
-    while not failing._ended.is_open:
-        threading.Event().wait(0.001)
-    handle = manager.save(run)
-    waiter.join(LONG_SECONDS)
-    assert fault.fired == 1
-    assert_restores(root, handle.result(), run.digest(), 8, size=LARGE)
-    manager.close()
 
 
 LEAVING_THE_CONTEXT = """
