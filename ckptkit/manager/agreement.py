@@ -93,9 +93,7 @@ class RankSync:
 
     def replicas_of(self, leaves: Sequence[Leaf]) -> str | None:
         """Return the digest of the bits of all replicated leaves, which reads all of them; None in one rank."""
-        if self.is_alone:
-            return None
-        return digest_of(canonical(_replica_digests(leaves)))
+        return None if self.is_alone else digest_of(canonical(_replica_digests(leaves)))
 
     def refuse_different_replicas(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
         """Raise ResumeError if replicated leaves differ between ranks; a collective."""
@@ -107,14 +105,12 @@ class RankSync:
             for name in sorted(theirs[0])
         }
         shown = [f"{name} in ranks {ranks[:8]}" for name, ranks in different.items() if ranks]
-        if not shown:
-            return
-        raise ResumeError(
-            "these leaves must be the same in every rank, but differ from rank 0's: "
-            + "; ".join(shown[:20])
-            + ". Initialise every rank alike (ms.set_seed before the network is built), let only the update change "
-            "them, or give them their own placement (Ranks(placement=...))"
-        )
+        if shown:
+            raise ResumeError(
+                f"these leaves must be the same in every rank, but differ from rank 0's: {'; '.join(shown[:20])}. "
+                "Initialise every rank alike (ms.set_seed before the network is built), let only the update change "
+                "them, or give them their own placement (Ranks(placement=...))"
+            )
 
     def refuse_incomplete_cuts(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
         """Raise ResumeError unless the parts of each sharded leaf make it up; a collective if the cuts are new."""

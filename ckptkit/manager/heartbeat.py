@@ -417,7 +417,7 @@ _NO_MEMORY = ("std::bad_alloc", "Cannot allocate memory", "Allocate memory faile
 
 def category_of(error: BaseException) -> Category:
     """Return what the error, or one that caused it, means for the next start; empty if that is not known."""
-    chain = list(_chain(error))
+    chain = _chain(error)
     refused = ResumeError | StateMismatchError | FormatVersionError | CheckpointNotFoundError
     holds: dict[Category, bool] = {
         "overtaken": any(isinstance(cause, StaleAttemptError) for cause in chain),
@@ -438,12 +438,12 @@ def _is_outage(error: BaseException) -> bool:
     return _OUTAGE_IN_PIPELINE.match(message_of(error)) is not None
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
+def _chain(error: BaseException | None) -> list[BaseException]:
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return chain
 
 
 def _is_about_memory(error: BaseException) -> bool:

@@ -103,7 +103,7 @@ class DenormalsAsZero:
         if not _HERE.users:
             for kind in (np.float16, np.float32, np.float64, np.longdouble):
                 np.finfo(kind)  # kept by NumPy, which warns of the bits where it computes it first
-            _HERE.before = _exchange(_FTZ_AND_DAZ)
+            _HERE.before = _bits(_FTZ_AND_DAZ)
         _HERE.users += 1
 
     def end(self) -> None:
@@ -113,25 +113,22 @@ class DenormalsAsZero:
         self._thread = None
         _HERE.users -= 1
         if not _HERE.users:
-            _exchange(_HERE.before)
+            _bits(_HERE.before)
 
 
 def takes_denormals_as_zero() -> bool:
-    return _IS_AFFECTED and _environment()[_MXCSR] & _FTZ_AND_DAZ == _FTZ_AND_DAZ
+    return _IS_AFFECTED and _bits() == _FTZ_AND_DAZ
 
 
-def _exchange(bits: int) -> int:
-    environment = _environment()
+def _bits(new: int | None = None) -> int:
+    """Return the two bits of this thread, and set them to ``new``."""
+    library, environment = ctypes.CDLL(None), (ctypes.c_uint32 * _WORDS)()
+    library.fegetenv(environment)
     before = environment[_MXCSR] & _FTZ_AND_DAZ
-    environment[_MXCSR] = environment[_MXCSR] & ~_FTZ_AND_DAZ | bits
-    ctypes.CDLL(None).fesetenv(environment)
+    if new is not None:
+        environment[_MXCSR] = environment[_MXCSR] & ~_FTZ_AND_DAZ | new
+        library.fesetenv(environment)
     return before
-
-
-def _environment() -> ctypes.Array[ctypes.c_uint32]:
-    environment = (ctypes.c_uint32 * _WORDS)()
-    ctypes.CDLL(None).fegetenv(environment)
-    return environment
 
 
 class _Thread(threading.local):

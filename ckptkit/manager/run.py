@@ -581,7 +581,7 @@ class Run:
             # Before it starts: Ctrl-C may arrive once it runs, and no second save may begin beside it.
             self.results.begin(self._number, handle)
             self.saver.begin(request)
-            write = partial(self._write, request, self._monotonic(), HEARTBEAT.spent())
+            write = partial(self._write, handle, request, self._monotonic(), HEARTBEAT.spent())
             if not handle.start(write, gives_way=not moment.is_final):
                 self.saver.abandon(request)
         except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
@@ -597,10 +597,14 @@ class Run:
         report = SaveReport(str(name), progress, timedelta(0), 0, SaveCost())
         handle = SaveHandle(None)
 
-        def confirm() -> SaveReport:
-            self.saver.confirm(name)
-            self.mirrors.offer(name)  # it may have lost what was uploaded, or another process may train there
-            return report
+        def confirm() -> None:
+            try:
+                self.saver.confirm(name)
+                self.mirrors.offer(name)  # it may have lost what was uploaded, or another process may train there
+            except BaseException as error:  # noqa: BLE001 - every error belongs to the handle
+                handle.end(error)
+            else:
+                handle.end(report)
 
         try:
             self.results.begin(self._number, handle)
@@ -610,23 +614,27 @@ class Run:
             raise
         return handle
 
-    def _write(self, request: SaveRequest, taken_at: float, spent: Spent) -> SaveReport:
+    def _write(self, handle: SaveHandle, request: SaveRequest, taken_at: float, spent: Spent) -> None:
         """Save, in the writer's thread, and tell the others; the seconds of the life were ``spent`` until the save."""
         progress = request.staged.progress
         try:
-            saved = self.saver.save(request)
-        except BaseException as error:
-            self.recorder.failed(request.name, progress, error)
-            raise
-        finally:
-            request.staged.release()
-        if self.rank_sync.leads:
-            HEARTBEAT.committed(progress.batches_delivered, spent.get("training", 0.0))
-        self.mirrors.offer(saved.checkpoint)
-        took = timedelta(seconds=self._monotonic() - taken_at)
-        report = SaveReport(str(saved.checkpoint), progress, took, saved.written_bytes, request.staged.cost)
-        self.recorder.saved(report, saved.removed, taken_at, spent)
-        return report
+            try:
+                saved = self.saver.save(request)
+            except BaseException as error:
+                self.recorder.failed(request.name, progress, error)
+                raise
+            finally:
+                request.staged.release()
+            if self.rank_sync.leads:
+                HEARTBEAT.committed(progress.batches_delivered, spent.get("training", 0.0))
+            self.mirrors.offer(saved.checkpoint)
+            took = timedelta(seconds=self._monotonic() - taken_at)
+            report = SaveReport(str(saved.checkpoint), progress, took, saved.written_bytes, request.staged.cost)
+            self.recorder.saved(report, saved.removed, taken_at, spent)
+        except BaseException as error:  # noqa: BLE001 - every error belongs to the handle
+            handle.end(error)
+        else:
+            handle.end(report)
 
     def _handling(self) -> Handling:
         return Handling(

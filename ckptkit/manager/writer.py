@@ -12,7 +12,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 
 from ckptkit.checkpoint.write import Staged
 from ckptkit.core.save_report import SaveReport, SaveTotals
@@ -99,12 +98,12 @@ class SaveHandle:
             AT_EXIT.discard(self.finish)
         self._ended.open()
 
-    def start(self, write: Callable[[], SaveReport], *, gives_way: bool = True) -> bool:
-        """Run ``write`` in a thread that ``gives_way`` to training; return True.
+    def start(self, write: Callable[[], None], *, gives_way: bool = True) -> bool:
+        """Run ``write``, which calls `end`, in a thread that ``gives_way`` to training; return True.
 
         If no thread can be started, that is a failed save like any other, and the return value is False.
         """
-        self._worker = Worker(partial(self._run, write), "ckptkit-writer", gives_way=gives_way)
+        self._worker = Worker(write, "ckptkit-writer", gives_way=gives_way)
         AT_EXIT.add(self.finish)
         try:
             self._worker.start()
@@ -144,12 +143,6 @@ class SaveHandle:
         AT_EXIT.discard(self.finish)
         if self._staged is not None:
             self._staged.release()
-
-    def _run(self, write: Callable[[], SaveReport]) -> None:
-        try:
-            self.end(write())
-        except BaseException as error:  # noqa: BLE001 - every error belongs to the handle
-            self.end(error)
 
     def _wait(self, timeout: timedelta | None) -> None:
         if self._ended.is_open:
