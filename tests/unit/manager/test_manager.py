@@ -230,7 +230,7 @@ def _save_and_return(root):
     manager.save(run)
 
 
-def test_rewound_save_is_due_once_a_cycle_and_never_below_a_commit(root):
+def test_rewound_save_never_goes_below_a_commit(root):
     """The names of an attempt are in the order of training: prune and retention rely on that."""
     manager, run = started(root, save=SaveEvery(micro_steps=1), mid_cycle="rewind")
     assert saved_at(manager, run, 9) == [1, 4, 8]

@@ -149,7 +149,7 @@ def test_how_an_attempt_ended_is_told():
         assert (ended.how, ended.error, ended.message) == (how, kind, message)
 
 
-def test_training_that_was_asked_to_return_is_told_too(storage, time):
+def test_training_asked_to_return_is_told(storage, time):
     run = WatchedRun()
     with manager_of(storage, time, preempt_when=lambda: run.batches >= 3, on_preempt="return") as manager:
         manager.restore(run)
