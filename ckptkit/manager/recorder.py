@@ -270,7 +270,7 @@ class Recorder:
 
 def _described(error: BaseException | None) -> dict[str, Any]:
     if error is None:
-        return {"error": None}
+        return {"error": None, "message": ""}
     return {"error": plain_line(type(error).__name__, 128), "message": plain_line(message_of(error))}
 
 

@@ -738,7 +738,7 @@ def test_offers_during_an_upload_and_urgent_ones(monkeypatch):
     one.urge()  # of a final save: nothing trains any more
     one.offer(B)
     one.settle(LONG.total_seconds)
-    assert gave_way == [True, False]
+    assert [*dict.fromkeys(gave_way)] == [True, False]
     assert (uploading.asked, one.lag) == ([str(A), str(B)], 0)
 
 
