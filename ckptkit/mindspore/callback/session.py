@@ -302,7 +302,7 @@ def hold_back(run_context: RunContext) -> bool:
     if not run_context.get_stop_requested():
         return False
     # Private attribute: RunContext has no public way to withdraw a request. If it moves, get_stop_requested() below
-    # and tests/unit/mindspore/callback/test_stopping.py notice it.
+    # and tests/unit/mindspore/callback/test_session.py notice it.
     run_context._stop_requested = False
     if run_context.get_stop_requested():
         raise AttributeError(

@@ -1,13 +1,11 @@
 """A training that somebody else starts, with a callback that was attached before."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import multiprocessing
 
 import pytest
-from mindspore.train import Model
+from mindspore.train import Callback, Model
 from support.training import SIZE, CrashError, Interrupt, Job, checkpoints, disturb, reference
 
 import ckptkit as ck
@@ -27,19 +25,15 @@ def _model_as_before():
 
 
 class Framework:
-    """Calls ``Model`` as frameworks do, deep inside and with arguments of its own."""
+    """Calls ``Model`` as frameworks do, with arguments of its own."""
 
     def __init__(self, job, **options):
-        self.job = job
-        self.options = options
+        self.job, self.options = job, {"dataset_sink_mode": False, "sink_size": -1, "initial_epoch": 0, **options}
 
     def run(self, epochs=3, *callbacks):
-        model, options = self.job.model, {"dataset_sink_mode": False, "sink_size": -1, "initial_epoch": 0}
-        self.train(model, [self.job.trace, *callbacks], epochs=epochs, **{**options, **self.options})
-        return self.job.trace.steps
-
-    def train(self, model, callbacks, epochs, **options):
-        model.train(epochs, self.job.data, callbacks=callbacks, **options)
+        job = self.job
+        job.model.train(epochs, job.data, callbacks=[job.trace, *callbacks], **self.options)
+        return job.trace.steps
 
 
 def after(steps, at):
@@ -66,15 +60,16 @@ def test_training_of_a_framework_resumes_exactly(tmp_path):
 
 
 def test_training_with_evaluations_resumes_exactly(tmp_path):
-    def run(job, *callbacks):
+    def run(*callbacks):
+        job = Job(fit=True)
         job.model.fit(2, job.data, job.valid, 2, [job.trace, *callbacks])
         return job.trace.steps
 
-    expected = run(Job(fit=True))
+    expected = run()
     with pytest.raises(CrashError), checkpoints(tmp_path, 15).attach():
-        run(Job(fit=True), Interrupt(16))
+        run(Interrupt(16))
     with checkpoints(tmp_path, 15).attach():
-        assert run(Job(fit=True)) == after(expected, 15)
+        assert run() == after(expected, 15)
 
 
 def test_one_line_before_the_training_is_enough(tmp_path):
@@ -89,32 +84,28 @@ def test_one_line_before_the_training_is_enough(tmp_path):
 
 
 def test_callback_that_the_framework_made_is_used_once(tmp_path):
-    class Configured(ck.CheckpointCallback):
-        def __init__(self, root):
-            super().__init__(root, save=ck.SaveEvery(micro_steps=4), saving=ck.Saving(when_busy="wait"))
-            self.attached = self.attach()
+    """A framework may make and attach it from its configuration; it comes last."""
 
-    class Last(Interrupt):
+    class Looks(Callback):
         def on_train_begin(self, run_context):
-            self.gathered = list(run_context.original_args().list_callback)
+            seen.extend(run_context.original_args().list_callback)
 
-    ckpt, last = Configured(tmp_path), Last(999)
-    job = Job()
-    job.model.train(1, job.data, [ckpt, job.trace, last])
-    ckpt.attached.detach()
+    ckpt, job, seen = checkpoints(tmp_path), Job(), []
+    with ckpt.attach():
+        job.model.train(1, job.data, [ckpt, job.trace, Looks()])
     assert job.trace.steps == first_epoch()
-    assert [item for item in last.gathered if isinstance(item, ck.CheckpointCallback)] == [ckpt]
-    assert last.gathered[-1] is ckpt
+    assert [item for item in seen if isinstance(item, ck.CheckpointCallback)] == [ckpt] == seen[-1:]
 
 
-@pytest.mark.parametrize("prepared", ["train", "resume", "resume alone"])
+@pytest.mark.parametrize("prepared", ["train", "resume", "resume alone", "resume before"])
 def test_training_that_the_callback_prepared_starts_as_it_is_called(tmp_path, prepared):
     ckpt, job = checkpoints(tmp_path), Job()
+    point = ckpt.resume(job.model, job.data, 1) if prepared == "resume before" else None
     with ckpt.attach():
         if prepared == "train":
             ckpt.train(job.model, 1, job.data, callbacks=[job.trace])
         else:
-            point = ckpt.resume(job.model, job.data, 1)
+            point = point or ckpt.resume(job.model, job.data, 1)
             # A framework's own call has no checkpoint callback, and would go unsaved.
             own = [ckpt] if prepared == "resume" else []
             job.model.train(1, job.data, callbacks=[job.trace, *own], initial_epoch=point.epoch)
@@ -122,24 +113,14 @@ def test_training_that_the_callback_prepared_starts_as_it_is_called(tmp_path, pr
     assert len(ck.CheckpointManager(tmp_path).checkpoints()) == 1
 
 
-def test_training_that_was_resumed_before_the_attachment_is_saved(tmp_path):
-    ckpt, job = checkpoints(tmp_path), Job()
-    ckpt.resume(job.model, job.data, 1)
-    with ckpt.attach():
-        job.model.train(1, job.data, callbacks=[job.trace])
-    assert job.trace.steps == first_epoch()
-    assert len(ck.CheckpointManager(tmp_path).checkpoints()) == 1
-
-
 def test_wrapped_model_is_attached_if_its_arguments_are_known(tmp_path, monkeypatch):
-    own = Model.train
+    own, calls = Model.train, []
 
     @functools.wraps(own)
     def logged(*args, **kwargs):
         calls.append(args[0])
         return own(*args, **kwargs)
 
-    calls = []
     monkeypatch.setattr(Model, "train", logged)
     job = Job()
     with checkpoints(tmp_path).attach():
@@ -150,9 +131,7 @@ def test_wrapped_model_is_attached_if_its_arguments_are_known(tmp_path, monkeypa
         return own(self, *args, **kwargs)
 
     monkeypatch.setattr(Model, "train", hidden)
-    with pytest.raises(
-        ck.ResumeError, match=r"Model.train was replaced by a function that does not name the arguments"
-    ):
+    with pytest.raises(ck.ResumeError, match=r"replaced by a function that does not name the arguments"):
         checkpoints(tmp_path).attach()
     monkeypatch.undo()
 
@@ -170,20 +149,20 @@ def test_second_training_is_refused_whoever_started_the_first(tmp_path, first):
             Framework(Job()).run(1)
 
 
+def test_framework_that_resumes_by_itself_is_refused(tmp_path):
+    with checkpoints(tmp_path).attach(), pytest.raises(ck.ResumeError, match="begins at epoch 2 by itself"):
+        Framework(Job(), initial_epoch=2).run()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_training_within_the_training_is_refused(tmp_path):
-    class Nested(Interrupt):
+    class Nested(Callback):
         def on_train_epoch_end(self, run_context):
             other.model.train(1, other.data)
 
     other = Job()
     with checkpoints(tmp_path).attach(), pytest.raises(ck.ResumeError, match="is called within the first call"):
-        Framework(Job()).run(2, Nested(999))
-
-
-def test_framework_that_resumes_by_itself_is_refused(tmp_path):
-    with checkpoints(tmp_path).attach(), pytest.raises(ck.ResumeError, match="begins at epoch 2 by itself"):
-        Framework(Job(), initial_epoch=2).run()
-    assert list(tmp_path.iterdir()) == []
+        Framework(Job()).run(2, Nested())
 
 
 def test_second_callback_is_refused(tmp_path):

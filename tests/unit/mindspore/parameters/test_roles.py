@@ -73,9 +73,6 @@ def test_a_placement_that_does_not_fit_is_refused():
     assert StateManager(cell).world is ALONE
 
 
-# What is put into a cell, replaced in it or taken out of it is noticed
-
-
 def parameter(*shape):
     return ms.Parameter(np.zeros(shape, np.float32), name="new")
 
@@ -104,9 +101,6 @@ def test_other_objects_in_cells_are_noticed():
         assert not CellChanges([cell]).are_changed(), name
         with pytest.raises(ResumeError, match=r"parameters were replaced or added after .*: it/"):
             kept.refuse_replaced()
-
-
-# A training that changes no weight says so, and not that its resume will not be exact: that it is
 
 
 @pytest.mark.parametrize("wrap", [GradAccumulation, GradAccumulationCell])
