@@ -1,6 +1,5 @@
 """What a save cost is told to a callback, stands in its manifest, and is summed up."""
 
-import contextlib
 import threading
 from datetime import timedelta
 
@@ -49,27 +48,6 @@ def test_waiting_for_the_save_before_is_told(tmp_path):
     first, second = (report.cost for report in reports)
     assert first.queue_seconds == 0
     assert second.stall_seconds >= second.queue_seconds == 10 * sum(name not in key for key in storage.keys)
-
-
-@pytest.mark.parametrize("outcome", ["raises", "waits"])
-def test_what_on_save_does_repeats_no_report(tmp_path, outcome):
-    reports, threads = [], []
-
-    def note(report):
-        reports.append(report.checkpoint)
-        threads.append(threading.current_thread())
-        if outcome == "raises":
-            raise ZeroDivisionError
-        if len(reports) < 3:
-            manager.wait()  # which reports what is new
-
-    manager, run = ck.CheckpointManager(tmp_path, saving=ck.Saving(on_save=note)), NumpyRun()
-    manager.restore(run)
-    name = manager.save(run).result()
-    with contextlib.suppress(ZeroDivisionError):
-        manager.wait()
-    manager.close()
-    assert (reports, threads) == ([name], [threading.main_thread()])
 
 
 def test_bytes_are_counted_where_they_are_copied_and_written(tmp_path):

@@ -10,11 +10,9 @@ from types import SimpleNamespace
 import mindspore.dataset as ds
 import pytest
 from support.clock import Clock
-from support.runs.scenario import Life, history, name_at
 
 from ckptkit.core.text import is_about_data, message_of, time_in
 from ckptkit.core.waiting import LongWait, countdown
-from ckptkit.run import attempt
 
 RULE = "-" * 66
 
@@ -97,18 +95,3 @@ def test_countdown_ends_at_zero(monkeypatch):
         left.append(seconds_left())
     assert left == [60, 1, 0, 0]
     assert countdown(None)() == float("inf")
-
-
-def test_restore_waits_for_every_byte(tmp_path, monkeypatch):
-    history(tmp_path)
-    reached = []
-
-    class Watched(LongWait):
-        def advance(self, size_bytes):
-            super().advance(size_bytes)
-            reached.append((self._what, self._total_bytes - self._done_bytes))
-
-    monkeypatch.setattr(attempt, "LongWait", Watched)
-    Life(tmp_path).restore()
-    assert len(reached) > 1
-    assert reached[-1] == (f"restoring {name_at(1, 6)}", 0)

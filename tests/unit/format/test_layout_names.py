@@ -33,16 +33,6 @@ def test_what_is_printed_is_parsed_and_ordered(a, b, number):
     assert parse_segment(segment_key(a.attempt, number).removeprefix("events/")) == (a.attempt, number)
 
 
-def test_the_names_of_the_format():
-    name = CheckpointName(2, 1200, 2)
-    assert str(name) == "a000002-c0000001200-m0002"
-    assert str(CheckpointName(2, 1200, 2, 2)) == "a000002-c0000001200-m0002-t02"
-    assert name.rank_key(0) == "checkpoints/a000002-c0000001200-m0002/rank-00000.json"
-    assert name.rank_folder(3) == "checkpoints/a000002-c0000001200-m0002/rank-00003"
-    assert (attempt_key(2), frozen_folder(2)) == ("attempts/000002.json", "frozen/a000002")
-    assert segment_key(2, 1) == "events/a000002-0001.jsonl"
-
-
 NAME = "a000001-c0000000001-m0000"
 NEAR_MISSES = {
     CheckpointName.parse: [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -154,15 +153,3 @@ def test_a_rank_stages_its_share(ranks, lifetime):
                 filled[spec.name] += spec.size_bytes
     assert {name: bytes(data) for name, data in built.items()} == {item.name: item.array.tobytes() for item in leaves}
     assert filled == {item.name: item.size_bytes for item in leaves}
-
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=3).flatmap(lambda whole: st.tuples(
-    st.just(tuple(whole)), st.tuples(*(st.tuples(st.integers(0, n), st.integers(0, n)) for n in whole)))))  # fmt: skip
-def test_one_run_is_what_numpy_calls_contiguous(case):
-    whole, cuts = case
-    slices = tuple(slice(min(cut), max(cut)) for cut in cuts)
-    numbers = np.arange(math.prod(whole)).reshape(whole)[slices]
-    flat = numbers.reshape(-1)
-    assert is_one_run(whole, numbers.shape) == all(b == a + 1 for a, b in itertools.pairwise(flat))
-    if flat.size:
-        assert first_element(whole, [item.start for item in slices]) == flat[0]

@@ -53,6 +53,7 @@ def kernel(tmp_path, monkeypatch):
 STAT_1 = "inactive_file 1\ntotal_inactive_file 3\ntotal_active_file 5\ntotal_shmem 9\n"
 STAT_2 = "file 9\ninactive_file 3\nactive_file 5\nslab_reclaimable 7\nshmem 9\n"
 ELSEWHERE = "12:cpu,cpuacct:/elsewhere\n1:name=systemd:/pods/job\n"
+OTHER = (2, "elsewhere", GIB, GIB, "")  # of another controller
 WIDE = dict.fromkeys((".", "pods", "pods/job"), (8 * GIB, GIB))
 NO_LIMITS = [(version, "pods/job", text, GIB, "") for text in ("max", "", "9" * 19, "text") for version in (1, 2)]
 
@@ -60,7 +61,13 @@ NO_LIMITS = [(version, "pods/job", text, GIB, "") for text in ("max", "", "9" * 
 @pytest.mark.parametrize(
     ("own", "groups", "free", "total", "name"),
     [
-        (ELSEWHERE + V1, [(1, "pods/job", 4 * GIB, 3 * GIB, STAT_1)], GIB + 8, 4 * GIB, "job/memory.limit_in_bytes"),
+        (
+            ELSEWHERE + V1,
+            [(1, "pods/job", 4 * GIB, 3 * GIB, STAT_1), OTHER],
+            GIB + 8,
+            4 * GIB,
+            "job/memory.limit_in_bytes",
+        ),
         (ELSEWHERE + V2, [(2, "pods/job", 4 * GIB, 3 * GIB, STAT_2)], GIB + 15, 4 * GIB, "job/memory.max"),
         *(  # the process may see the path of the host, of which only the mount exists
             (own, [(version, path, *both, "") for path, both in groups.items()], GIB, 2 * GIB, "container")

@@ -8,12 +8,7 @@ import pytest
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import open_storage
-from ckptkit.storage.s3.options import (
-    Keys,
-    RenewedCredentials,
-    S3Options,
-    with_endpoint,
-)
+from ckptkit.storage.s3.options import Keys, RenewedCredentials, S3Options, with_endpoint
 
 NOWHERE = "http://127.0.0.1:1"
 GIVEN = {"key": "a", "secret": "b", "endpoint_url": NOWHERE}
