@@ -7,6 +7,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from support.memory import contents_of
 from support.training import MODES, accumulation_cell, begin_process, samples, tensors
 
 import ckptkit as ck
@@ -75,6 +76,13 @@ def test_what_is_not_stored_becomes_zero(monkeypatch):
         seen = {"w": leaf_of("w", parameter.asnumpy(), role="weights")}
         RestoreTarget({"w": parameter}, {}, seen, ()).zero("w")
         assert not parameter.asnumpy().any(), live
+    cell = accumulation_cell(2).set_train()
+    state = ck.StateManager(cell)
+    state.begin("runs")
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")  # at a boundary, without accumulators
+    cell(*map(ms.Tensor, samples(4).values()))
+    state.apply(contents)
+    assert not any(sums.asnumpy().any() for sums in cell.accumulators)
 
 
 def test_memory_in_another_order_is_not_written():
@@ -86,18 +94,13 @@ def test_memory_in_another_order_is_not_written():
 
 def test_weights_can_be_assigned_after_failed_step():
     """PYNATIVE still records gradients then and refuses in-place writes to what requires them."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
 
-    class Breaking(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.dense = nn.Dense(3, 2)
-
+    class Breaking(nn.Dense):
         def construct(self, x):
-            self.dense(x)
+            super().construct(x)
             raise KeyError("boom")
 
-    network = Breaking()
+    network = Breaking(3, 2)
     with pytest.raises(KeyError):
         ms.value_and_grad(network, None, network.trainable_params())(ms.Tensor(np.ones((2, 3), np.float32)))
     for dtype, kind, name in ((ms.float32, np.float32, "F32"), (ms.bfloat16, np.uint16, "BF16")):
