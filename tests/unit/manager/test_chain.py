@@ -14,7 +14,7 @@ from unit.manager import test_mirror as mirror
 from unit.manager.test_mirror import LONG, Homed, _no_waiting, check_homes, committed, strike_each_call, warnings_in  # noqa: F401
 
 from ckptkit.core.worker import NoThreadError, Worker
-from ckptkit.errors import SaveFailedError, StorageError
+from ckptkit.errors import StorageError
 from ckptkit.manager import mirrors
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror
@@ -163,23 +163,6 @@ def test_bandwidth_bounds_uploads_until_the_end(tmp_path):
     assert not bucket._idle.is_open
     assert name_at(1, 5) not in committed(tmp_path, "bucket")
     life.manager.close()
-
-
-def test_end_waits_for_required_mirrors_only(tmp_path, caplog):
-    life = started(tmp_path, 2, mirrors=({"required": False}, {}))
-    life.homes["neighbour"].inject(Fault("error", operations={"write"}, times=None))
-    life.train(5)
-    assert life.manager.save_final(life.run) == name_at(1, 5)
-    life.manager.close()
-    assert "the mirror is not required" in warnings_in(caplog)
-    assert committed(tmp_path, "bucket")[-1] == name_at(1, 5)
-
-    life = started(tmp_path, mirrors=({"required": False}, {}))
-    life.homes["bucket"].inject(Fault("error", operations={"write"}, times=None))
-    life.train(6)
-    with pytest.raises(SaveFailedError, match=r"the mirror .*bucket lacks it"):
-        life.manager.save_final(life.run)
-    assert committed(tmp_path, "neighbour")[-1] == name_at(2, 6)
 
 
 def test_two_homes_at_one_place_are_refused(tmp_path):
