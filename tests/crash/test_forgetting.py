@@ -146,6 +146,17 @@ def test_voids_below_two_newer_commits_go(root):
     check_new_start(root, latest=name_at(5, 10))
 
 
+def test_commits_off_the_lineage_let_no_void_go(root):
+    tried(root, 1, saving={0})  # attempt 2
+    started(root, 8)  # attempt 3
+    life = Life(root)
+    life.restore(AT_6, rewind=True)
+    life.saved_at(9)
+    started(root)
+    assert name_at(2, 8) in folders(tree(root)).void  # a start may take AT_6, which is older than it
+    check_new_start(root, latest=name_at(4, 9))
+
+
 def test_branch_of_failed_start_is_remembered(root):
     """A person went back, and the job died again and again."""
     history(root)
