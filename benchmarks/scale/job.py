@@ -27,9 +27,8 @@ from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.run.attempt import Opening, open_attempt
 from ckptkit.run.joint_start import Opened, follow, lead
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.run.retention import Retention
+from ckptkit.run.retention import Retention, sweep
 from ckptkit.run.saver import PartSaver, Saver
-from ckptkit.run.sweep import sweep
 from ckptkit.snapshot.partition import partition
 
 from .network import Line, Network, Request

@@ -187,3 +187,11 @@ def missing(storage: Storage, name: CheckpointName, key: str) -> CheckpointNotFo
     if isinstance(read_commit(storage, name), Commit):
         return CorruptCheckpointError(f"{key} is missing")
     return CheckpointNotFoundError(f"the checkpoint {name} was removed while it was read")
+
+
+def compare_size(storage: Storage, name: CheckpointName, key: str, size_bytes: int | None, expected: int) -> None:
+    """Raise an error if a file of ``name`` has not the ``expected`` size; None says that it is missing."""
+    if size_bytes is None:
+        raise missing(storage, name, key)
+    if size_bytes != expected:
+        raise CorruptCheckpointError(f"{key} has {size_bytes} bytes, expected {expected}")

@@ -16,14 +16,13 @@ from functools import partial
 import xxhash
 
 from ckptkit.checkpoint.commit import reread_if_corrupt
-from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, missing
+from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, compare_size
 from ckptkit.checkpoint.parts import WholeLeaves, cut_out, read_sharded
 from ckptkit.checkpoint.shard_bytes import ShardBytes, StoredLeaf, StoredLeaves, StoredPiece
 from ckptkit.core.contents import Buffers, Contents, Sink, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array, bytes_of
 from ckptkit.core.worker import Latch, each_of
-from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName, frozen_folder
 from ckptkit.storage import Storage
@@ -264,16 +263,12 @@ def verify(storage: Storage, opened: OpenedCheckpoint) -> None:
 
 
 def check_sizes(storage: Storage, opened: OpenedCheckpoint) -> None:
-    shards = [shard for document in opened.ranks for shard in document.shards]
     sizes = sizes_at(storage, opened)
-    for shard in shards:
+    for shard in [shard for document in opened.ranks for shard in document.shards]:
         if sizes.get(shard.key) != shard.size_bytes:
             with contextlib.suppress(FileNotFoundError):
                 storage.read(shard.key, 0)  # raises if a link is there, or something else that is no file
-        if shard.key not in sizes:
-            raise missing(storage, opened.name, shard.key)
-        if sizes[shard.key] != shard.size_bytes:
-            raise CorruptCheckpointError(f"{shard.key} has {sizes[shard.key]} bytes, expected {shard.size_bytes}")
+            compare_size(storage, opened.name, shard.key, sizes.get(shard.key), shard.size_bytes)
 
 
 def sizes_at(storage: Storage, opened: OpenedCheckpoint) -> dict[str, int]:

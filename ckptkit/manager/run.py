@@ -49,9 +49,8 @@ from ckptkit.run.event_log import EventLog
 from ckptkit.run.interval import NO_HISTORY, History, read_history
 from ckptkit.run.joint_start import Opened, RankFailure, follow, lead
 from ckptkit.run.keep_policy import KeepPolicy
-from ckptkit.run.retention import Retention
+from ckptkit.run.retention import Retention, sweep
 from ckptkit.run.saver import PartSaver, Saver
-from ckptkit.run.sweep import sweep
 from ckptkit.snapshot import Capturable, Handling, IncompleteStepError, StagingArea, Window
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import room_of

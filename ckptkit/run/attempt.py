@@ -97,13 +97,6 @@ _ROUNDS = 50  # a lost round means that another process made progress; this many
 
 
 @dataclass(frozen=True)
-class Applied:
-    name: CheckpointName | None
-    contents: Contents | None
-    passed_over: tuple[PassedOver, ...]
-
-
-@dataclass(frozen=True)
 class Opening:
     checkpoint: str
     rewind: bool
@@ -128,24 +121,38 @@ def open_attempt(storage: Storage, opening: Opening, leader: Leader, copies: Cop
         choice = choose(index, opening.checkpoint, rewind=opening.rewind)
         if choice.first is None:
             refuse_emptied(storage, run)
+        passed_over = list(choice.passed_over)
         try:
-            applied = _apply_first(storage, index, choice, leader, abandoned, copies=copies)
+            contents = _apply_first(storage, index, choice, leader, abandoned, passed_over, copies)
         except CheckpointNotFoundError:
             if choice.branch is not None:
                 raise
             continue  # the retention of a running attempt removed it meanwhile: list again
         living = sign_of_life(storage, index, opening.host, opening.now())
-        if living is not None and applied.contents is not None and opening.is_over():
-            _warn_of(applied, storage.url)
-            return applied.contents
+        if living is not None and contents is not None and opening.is_over():
+            _warn_of(passed_over, contents, storage.url)
+            return contents
         if living and (os.environ.get("CKPTKIT_TAKEOVER") or "warn") != "warn":
             raise ResumeError(
                 f"the run {storage.url} belongs to {living}, and CKPTKIT_TAKEOVER refuses to take it over. Stop that "
                 "process; if its machine is gone, wait ten minutes; if both are to train, give each its own root."
             )
         run_id = _ensure_run(storage, index, opening)
-        document = _document(index.highest + 1, choice, applied, opening)
-        if not _parent_stays(applied.name, document.token, copies):
+        if index.highest >= MAX_ATTEMPT:
+            raise ResumeError(
+                f"the run has attempt {index.highest}, which is the last number of the format; start under another root"
+            )
+        document = AttemptDocument(
+            attempt=index.highest + 1,
+            token=opening.new_token(),
+            parent=contents.checkpoint if contents else None,
+            branch=choice.branch,
+            host=opening.host,
+            created_at=opening.now().isoformat(),
+            passed_over=passed_over[-20:],
+        ).sealed()
+        parent = CheckpointName.parse(contents.checkpoint) if contents else None
+        if not _parent_stays(parent, document.token, copies):
             continue
         data = encode(document)
         if create_once(storage, attempt_key(document.attempt), data) != data:
@@ -153,8 +160,8 @@ def open_attempt(storage: Storage, opening: Opening, leader: Leader, copies: Cop
         check_fence(storage, document)
         _refuse_replaced(storage, document)
         abandoned.add(document.attempt)
-        if _still_newest(storage, abandoned, choice, applied.name, opening):
-            _warn_of(applied, storage.url)
+        if _still_newest(storage, abandoned, choice, parent, opening):
+            _warn_of(passed_over, contents, storage.url)
             if living:
                 _log.warning(
                     "TAKEN OVER FROM A PROCESS THAT MAY BE ALIVE: the run %s belonged to %s, which ends at its next "
@@ -162,7 +169,7 @@ def open_attempt(storage: Storage, opening: Opening, leader: Leader, copies: Cop
                     "refuses this.",
                     *(storage.url, living),
                 )
-            return Opened(document, applied.contents, run_id)
+            return Opened(document, contents, run_id)
     raise StaleAttemptError(
         f"{_ROUNDS} times in a row another process changed the run {storage.url} while this one was starting. "
         "Make sure that only one job is started on it."
@@ -183,13 +190,19 @@ def _refuse_replaced(storage: Storage, attempt: AttemptDocument) -> None:
         )
 
 
-def _apply_first(
-    storage: Storage, index: Index, choice: Choice, leader: Leader, ignoring: Collection[int], *, copies: Copies
-) -> Applied:
-    passed_over = list(choice.passed_over)
+def _apply_first(  # noqa: PLR0917
+    storage: Storage,
+    index: Index,
+    choice: Choice,
+    leader: Leader,
+    ignoring: Collection[int],
+    passed_over: list[PassedOver],
+    copies: Copies,
+) -> Contents | None:
+    """Apply the first candidate that can be; add the others to ``passed_over``. None for a fresh start."""
     for name in choice.candidates:
         try:
-            contents = _apply(copies(name), name, index, leader)
+            return _apply(copies(name), name, index, leader)
         except CorruptCheckpointError as error:
             if choice.branch is not None:
                 raise CorruptCheckpointError(
@@ -197,10 +210,8 @@ def _apply_first(
                     "checkpoint= out to use the newest good one."
                 ) from error
             passed_over.append(PassedOver(checkpoint=str(name), reason=str(error)[:1000]))
-            continue
         except StorageError as error:
             raise _with_way_on(error, name, choice) from error.__cause__
-        return Applied(name, contents, tuple(passed_over))
     if choice.first is not None:
         if choice.branch is None and choose(Index(storage, ignoring)).first != choice.first:
             # The corrupt one was the newest when listed: the others may be gone because newer ones exist now.
@@ -211,7 +222,7 @@ def _apply_first(
             f"(`ckptkit copy BACKUP ROOT`), or start under another root:{reasons}"
         )
     leader.begin(storage.url)
-    return Applied(None, None, tuple(passed_over))
+    return None
 
 
 def _with_way_on(error: StorageError, name: CheckpointName, choice: Choice) -> StorageError:
@@ -273,22 +284,6 @@ def _ensure_run(storage: Storage, index: Index, opening: Opening) -> str:
     return run.run_id
 
 
-def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -> AttemptDocument:
-    if number > MAX_ATTEMPT:
-        raise ResumeError(
-            f"the run has attempt {number - 1}, which is the last number of the format; start under another root"
-        )
-    return AttemptDocument(
-        attempt=number,
-        token=opening.new_token(),
-        parent=applied.contents.checkpoint if applied.contents else None,
-        branch=choice.branch,
-        host=opening.host,
-        created_at=opening.now().isoformat(),
-        passed_over=[*applied.passed_over[-20:]],
-    ).sealed()
-
-
 def _parent_stays(parent: CheckpointName | None, token: str, copies: Copies) -> bool:
     """Make the parent survive a power loss before a durable document names it; return False if the parent is gone.
 
@@ -314,13 +309,13 @@ def _still_newest(
     return choose(Index(storage, ignoring=own), opening.checkpoint, rewind=opening.rewind).first == choice.first
 
 
-def _warn_of(applied: Applied, url: str) -> None:
-    if not applied.passed_over:
+def _warn_of(passed_over: Sequence[PassedOver], contents: Contents | None, url: str) -> None:
+    if not passed_over:
         return
-    reasons = ((passed.checkpoint, *passed.reason.splitlines()[:1]) for passed in applied.passed_over)
+    reasons = ((passed.checkpoint, *passed.reason.splitlines()[:1]) for passed in passed_over)
     lines = "\n".join("  passed over {}: {}".format(*reason) for reason in reasons)
     _log.warning(
         "CORRUPT CHECKPOINT: the newest checkpoint could not be used. Training since the previous one is repeated. "
         "`ckptkit verify %s` shows what else is damaged.\n%s\n  continuing from %s",
-        *(url, lines, "a fresh start" if applied.contents is None else applied.contents.checkpoint),
+        *(url, lines, "a fresh start" if contents is None else contents.checkpoint),
     )

@@ -7,15 +7,13 @@ A checkpoint whose documents are corrupt is listed with the reason: `list_checkp
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Literal
 
 from ckptkit.checkpoint.commit import reread_if_corrupt
-from ckptkit.checkpoint.open import decode_manifest, missing, open_checkpoint, open_manifest, read_rank
+from ckptkit.checkpoint.open import compare_size, decode_manifest, missing, open_checkpoint, open_manifest, read_rank
 from ckptkit.checkpoint.receipts import certified_from
 from ckptkit.core.progress import Progress
 from ckptkit.core.worker import each_of
@@ -52,7 +50,7 @@ class CheckpointInfo:
     problem: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rows:
     shown: list[CheckpointInfo]
     left_out: int
@@ -77,14 +75,13 @@ def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
 def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
     """Return the checkpoint that a start would try first, or None for a fresh start."""
 
-    def read(index: Index, name: CheckpointName) -> Manifest:
+    def describe(index: Index, name: CheckpointName) -> CheckpointInfo:
         commit = index.commit(name)
-        if isinstance(commit, CorruptCheckpointError):
-            raise commit
-        assert isinstance(commit, Commit)  # noqa: S101 - only commits are chosen
-        return open_manifest(storage, name, commit)
+        if isinstance(commit, Commit):
+            return _describe(name, lambda name: open_manifest(storage, name, commit))
+        return CheckpointInfo(str(name), name.attempt, problem=str(commit))  # only what is committed is chosen
 
-    return read_latest(storage, lambda index, name: _describe(name, partial(read, index)))
+    return read_latest(storage, describe)
 
 
 def list_rows(storage: Storage, most: int | None) -> Rows:
@@ -95,29 +92,27 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
     survey = Survey(storage)
     names = list(filter(survey.is_committed, survey.names))
     shown = names if most is None else names[-most:]
-    walked, lock = cache(lambda: storage.walk(f"{FROZEN}/")), threading.Lock()
-
-    def frozen() -> Mapping[str, int]:  # asked for after the checkpoints, which need it
-        with lock:  # several threads may ask at once, and a listing is made once
-            return walked()
-
-    rows = _describe_all(shown, lambda name: _read_manifest(storage, survey.folders.files(name), frozen, name))
-    new_bytes = {str(name): sum(survey.folders.files(name).values()) for name in shown}
-    certified = {str(name): certified_from(survey.folders.files(name)) for name in shown}
-    listed = Rows(rows, len(names) - len(shown), new_bytes, certified)
+    frozen = storage.walk(f"{FROZEN}/")  # after the checkpoints, which need it
+    rows = Rows(
+        _describe_all(shown, lambda name: _read_manifest(storage, survey.files(name), frozen, name)),
+        len(names) - len(shown),
+        {str(name): sum(survey.files(name).values()) for name in shown},
+        {str(name): certified_from(survey.files(name)) for name in shown},
+    )
     try:
-        latest = choose(survey).first
-        return replace(listed, latest=str(latest) if latest else None, kept=why_kept(survey, shown))
+        rows.latest = str(choose(survey).first or "") or None
+        rows.kept = why_kept(survey, shown)
     except UnusableCheckpointError as error:
-        return replace(listed, problem=error)
+        rows.problem = error
+    return rows
 
 
 def _read_manifest(
-    storage: Storage, files: Mapping[str, int], frozen: Callable[[], Mapping[str, int]], name: CheckpointName
+    storage: Storage, files: Mapping[str, int], frozen: Mapping[str, int], name: CheckpointName
 ) -> Manifest:
     """Read the manifest of ``name``; raise CorruptCheckpointError if the listed sizes show that a file is damaged.
 
-    ``files`` has the sizes in its folder, ``frozen`` returns those of all shared shards by key.
+    ``files`` has the sizes in its folder, ``frozen`` those of all shared shards by key.
     """
     size_bytes = files.get(MANIFEST)
     if size_bytes is None:
@@ -131,21 +126,17 @@ def _read_manifest(
         raise missing(storage, name, name.manifest_key) from error
     own = {f"{name.folder}/{file}": size for file, size in files.items()}
     own_bytes = sum(size for key, size in own.items() if key.endswith(".safetensors"))
-    is_whole = own_bytes == manifest.size_bytes
-    shared = {} if is_whole else {key: size for key, size in frozen().items() if attempt_of(key) == name.attempt}
-
-    def check(expected: Mapping[str, int]) -> None:
-        for key, expected_bytes in expected.items():
-            found_bytes = own.get(key, shared.get(key))
-            if found_bytes is None:
-                raise missing(storage, name, key)
-            if found_bytes != expected_bytes:
-                raise CorruptCheckpointError(f"{key} has {found_bytes} bytes, expected {expected_bytes}")
-
-    check({name.commit_key: commit_bytes(size_bytes), **{file.key: file.size_bytes for file in manifest.rank_files}})
-    if own_bytes + sum(shared.values()) != manifest.size_bytes:  # the ranks' documents tell which file
+    shared = {key: size for key, size in frozen.items() if attempt_of(key) == name.attempt}
+    sizes = {**shared, **own}
+    expected = {
+        name.commit_key: commit_bytes(size_bytes),
+        **{file.key: file.size_bytes for file in manifest.rank_files},
+    }
+    if manifest.size_bytes not in (own_bytes, own_bytes + sum(shared.values())):  # the ranks' documents tell which file
         ranks = (read_rank(storage, name, rank, file, None) for rank, file in enumerate(manifest.rank_files))
-        check({shard.key: shard.size_bytes for document in ranks for shard in document.shards})
+        expected.update({shard.key: shard.size_bytes for document in ranks for shard in document.shards})
+    for key, expected_bytes in expected.items():
+        compare_size(storage, name, key, sizes.get(key), expected_bytes)
     return manifest
 
 

@@ -18,7 +18,7 @@ from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, decod
 from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName, attempt_key, parse_attempt
 from ckptkit.run.attempt import Opening, open_attempt
 from ckptkit.run.fence import read_attempt, read_run, refuse_unfinished
-from ckptkit.run.index import Index, may_be_committed
+from ckptkit.run.index import Documents, Index
 from ckptkit.run.joint_start import Leader, Opened
 from ckptkit.run.resolve import LATEST
 from ckptkit.storage import ByteStream, Listing, Storage
@@ -47,7 +47,7 @@ class Homes:
 
     def copies(self, name: CheckpointName) -> Sequence[Storage]:
         """Return the homes where ``name`` is committed, nearest first; a COMMIT that does not parse counts."""
-        return [root for root in self._roots if may_be_committed(root, name)]
+        return [root for root in self._roots if Documents(root).has_commit(name)]
 
     def probe(self) -> None:
         """Probe the nearest home only: `ckptkit.run.homes.reach` has already probed the others."""

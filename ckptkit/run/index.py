@@ -1,8 +1,8 @@
 """Finds checkpoints by listing, determines which are committed, and follows the lineage of an attempt.
 
 Only names and create-only markers decide, never a clock or a pointer. A COMMIT that does not parse counts as a corrupt
-checkpoint. `Folders`, and `Survey` with it, read hardly any COMMIT: void markers have one size, real ones are larger,
-and one alone in its folder with that size counts as void. Every object is one look and becomes stale.
+checkpoint. A `Survey` reads hardly any COMMIT: void markers have one size, real ones are larger, and one alone in its
+folder with that size counts as void. Every object shows one moment and becomes stale.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import groupby, islice
 
 from typing_extensions import Self
 
@@ -60,14 +60,17 @@ class Documents:
         """Whether the folder has a COMMIT that is not void; a COMMIT that does not parse counts."""
         if name not in self._commits and self._voids >= _FEW_VOIDS and name in self._bare_voids:
             return False
-        commit = self.commit(name)
-        self._voids += isinstance(commit, Void)
-        return isinstance(commit, Commit | CorruptCheckpointError)
+        self._voids += isinstance(self.commit(name), Void)
+        return self.has_commit(name)
+
+    def has_commit(self, name: CheckpointName) -> bool:
+        """Return the same as `is_committed`, without a look at other folders."""
+        return isinstance(self.commit(name), Commit | CorruptCheckpointError)
 
     @cached_property
     def _bare_voids(self) -> frozenset[CheckpointName]:
-        folders = Folders(self.storage)
-        return frozenset(filter(folders.is_bare_void, folders.names))
+        survey = Survey(self.storage)
+        return frozenset(filter(survey.is_bare_void, survey.names))
 
     def is_foreign(self, name: CheckpointName) -> bool:
         """Whether another process than the owner of its attempt created the COMMIT of ``name``.
@@ -150,17 +153,33 @@ def segment_before(document: AttemptDocument) -> Segment | None:
 
 
 class Index(Documents):
+    """Lists a run: the folders of its checkpoints and the documents of its attempts."""
+
     def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
         super().__init__(storage)
-        # Folders first: a folder is created after its attempt's document, so every listed folder has one.
-        self.names = self._list_names()
-        self.documented = list_attempts(storage)
-        self.attempts = self.documented - set(ignoring)
-        self._by_attempt: dict[int, list[CheckpointName]] = {}
-        for name in self.names:
-            self._by_attempt.setdefault(name.attempt, []).append(name)
-        self.orphans = frozenset(self._by_attempt) - self.attempts
-        self.highest = max([0, *self.documented, *self._by_attempt])
+        self._ignoring = ignoring
+        self.names = list_names(storage)
+        _ = self.documented  # now, and after the folders: a folder is created after its attempt's document
+
+    @cached_property
+    def documented(self) -> frozenset[int]:
+        return list_attempts(self.storage)
+
+    @property
+    def attempts(self) -> frozenset[int]:
+        return self.documented.difference(self._ignoring)
+
+    @property
+    def orphans(self) -> frozenset[int]:
+        return frozenset(self._by_attempt) - self.attempts
+
+    @property
+    def highest(self) -> int:
+        return max([0, *self.documented, *self._by_attempt])
+
+    @cached_property
+    def _by_attempt(self) -> dict[int, list[CheckpointName]]:
+        return {number: [*names] for number, names in groupby(self.names, lambda name: name.attempt)}
 
     def names_of(self, attempt: int) -> Sequence[CheckpointName]:
         return self._by_attempt.get(attempt, ())
@@ -169,20 +188,24 @@ class Index(Documents):
         """Whether ``attempt`` may have been a start that committed nothing and that a later start removed."""
         return attempt < self.highest and attempt not in self.documented and attempt not in self._by_attempt
 
-    def _list_names(self) -> tuple[CheckpointName, ...]:
-        return list_names(self.storage)
-
 
 def commit_bytes(manifest_bytes: int) -> int:
     """Return the size of a sound COMMIT for a manifest of ``manifest_bytes``."""
     return len(encode(Commit(token=_SOME, manifest_digest=_SOME, manifest_size_bytes=manifest_bytes).sealed()))
 
 
-class Folders:
+class Survey(Index):
+    """Lists a run, or one attempt of it, by one walk that shows all sizes; it reads hardly any COMMIT."""
+
     def __init__(self, storage: Storage, attempt: int | None = None) -> None:
-        self._storage = storage
-        self._files = _grouped(storage.walk(f"{CHECKPOINTS}/{checkpoints_prefix(attempt) if attempt else ''}"))
-        self._doubtful: dict[CheckpointName, bool] = {}
+        Documents.__init__(self, storage)
+        self._ignoring = ()
+        folders: dict[str, dict[str, int]] = {}
+        for key, size_bytes in storage.walk(f"{CHECKPOINTS}/{checkpoints_prefix(attempt) if attempt else ''}").items():
+            folder, _, file = key.partition("/")[2].partition("/")
+            folders.setdefault(folder, {})[file] = size_bytes
+        parsed = {CheckpointName.parse(folder): files for folder, files in folders.items()}
+        self._files = {name: files for name, files in parsed.items() if name is not None}
         self.names = tuple(sorted(self._files))
         for name in self.names:
             if _ITSELF in self._files[name]:
@@ -190,9 +213,6 @@ class Folders:
 
     def files(self, name: CheckpointName) -> Mapping[str, int]:
         return self._files.get(name, {})
-
-    def is_uncommitted(self, name: CheckpointName) -> bool:
-        return COMMIT not in self.files(name)
 
     def has_remains(self, name: CheckpointName) -> bool:
         """Whether the folder holds data, and is no checkpoint."""
@@ -203,11 +223,8 @@ class Folders:
 
     def is_committed(self, name: CheckpointName) -> bool:
         files = self.files(name)
-        if files.get(COMMIT) != VOID_BYTES or len(files) == 1:
-            return files.get(COMMIT, VOID_BYTES) != VOID_BYTES
-        if name not in self._doubtful:
-            self._doubtful[name] = may_be_committed(self._storage, name)
-        return self._doubtful[name]
+        is_doubtful = files.get(COMMIT) == VOID_BYTES and len(files) > 1
+        return self.has_commit(name) if is_doubtful else files.get(COMMIT, VOID_BYTES) != VOID_BYTES
 
     def shows_end_of(self, attempt: int) -> bool:
         """Whether ``attempt``, without a commit in this walk, certainly has none, rather than unreachable ones.
@@ -216,35 +233,4 @@ class Folders:
         Otherwise ``checkpoints/`` may be an empty mount point, and the attempt's files are still needed.
         """
         newest = list(islice(filter(self.is_committed, reversed(self.names)), 2))
-        return any(name.attempt == attempt for name in self.names) or (
-            len(newest) == 2 and all(name.attempt > attempt for name in newest)
-        )
-
-
-class Survey(Index):
-    """Looks at a whole run once and reads hardly any COMMIT; it lists more pages than an `Index`."""
-
-    folders: Folders
-
-    def is_committed(self, name: CheckpointName) -> bool:
-        return self.folders.is_committed(name)
-
-    def _list_names(self) -> tuple[CheckpointName, ...]:
-        self.folders = Folders(self.storage)
-        return self.folders.names
-
-
-def _grouped(sizes: Mapping[str, int]) -> dict[CheckpointName, dict[str, int]]:
-    folders: dict[str, dict[str, int]] = {}
-    for key, size_bytes in sizes.items():
-        folder, _, file = key.partition("/")[2].partition("/")
-        folders.setdefault(folder, {})[file] = size_bytes
-    return {name: files for folder, files in folders.items() if (name := CheckpointName.parse(folder)) is not None}
-
-
-def may_be_committed(storage: Storage, name: CheckpointName) -> bool:
-    """Whether the folder has a COMMIT that is not void; a COMMIT that does not parse counts."""
-    try:
-        return isinstance(read_commit(storage, name), Commit)
-    except CorruptCheckpointError:
-        return True
+        return bool(self.names_of(attempt)) or (len(newest) == 2 and all(name.attempt > attempt for name in newest))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from ckptkit import errors
 from ckptkit.checkpoint.open import OpenedCheckpoint, read_entry
@@ -22,6 +22,7 @@ from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpo
 from ckptkit.format.documents import AttemptDocument, Commit, Manifest, RankManifest, StrictModel, decode
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.fence import read_if_intact
+from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage
 
 _T = TypeVar("_T")
@@ -41,16 +42,6 @@ class RankFailure(StrictModel):
         if isinstance(kind, type) and issubclass(kind, CkptKitError):
             return kind(f"rank {rank}: {self.text}")
         return ResumeError(f"rank {rank}: {self.kind}: {self.text}")
-
-
-class RankState(Protocol):
-    def apply(self, contents: Contents) -> None:
-        """Apply all of ``contents``; if reading fails, the state refuses to be used until another call succeeds."""
-
-    def begin(self, root: str) -> None:
-        """Use the current state for a fresh start at ``root``; raise if it is not a fresh one."""
-
-    def progress(self) -> Progress: ...
 
 
 @dataclass(frozen=True)
@@ -78,7 +69,7 @@ class _Outcome(StrictModel):
 class Leader:
     """Is rank 0 of a start: every call acts in all ranks, and raises what any rank raised."""
 
-    def __init__(self, world: World, homes: Sequence[Storage], state: RankState) -> None:
+    def __init__(self, world: World, homes: Sequence[Storage], state: Capturable) -> None:
         self._world = world
         self._homes = homes
         self._state = state
@@ -132,7 +123,7 @@ class Leader:
 
 
 def lead(
-    world: World, homes: Sequence[Storage], state: RankState, open_it: Callable[[Leader], Opened | Contents]
+    world: World, homes: Sequence[Storage], state: Capturable, open_it: Callable[[Leader], Opened | Contents]
 ) -> Opened | Contents:
     """Open an attempt as rank 0; raise what ``open_it`` raises, in every rank."""
     leader = Leader(world, homes, state)
@@ -145,7 +136,7 @@ def lead(
     return opened
 
 
-def follow(world: World, homes: Sequence[Storage], state: RankState) -> Opened | Contents:
+def follow(world: World, homes: Sequence[Storage], state: Capturable) -> Opened | Contents:
     """Follow the orders of rank 0, in any other rank, until the attempt is open."""
     applied: Contents | None = None
     own: BaseException | None = None
@@ -184,7 +175,7 @@ def _see(homes: Sequence[Storage], attempt: AttemptDocument | None) -> None:
             )
 
 
-def _take(world: World, storage: Storage, order: _Order, state: RankState) -> Contents:
+def _take(world: World, storage: Storage, order: _Order, state: Capturable) -> Contents:
     """Apply this rank's part of the checkpoint that rank 0 opened; its own state is read here."""
     assert order.commit is not None  # noqa: S101 - as in `follow`
     assert order.manifest is not None  # noqa: S101
@@ -206,7 +197,7 @@ def _home(world: World, opened: OpenedCheckpoint) -> int:
 
 
 def _act(
-    world: World, act: Callable[[], _T], state: RankState
+    world: World, act: Callable[[], _T], state: Capturable
 ) -> tuple[_T | None, BaseException | None, list[_Outcome]]:
     """Run ``act`` in this rank and gather the outcomes of all; return its result, or its error, and these."""
     result: _T | None = None

@@ -41,8 +41,7 @@ from ckptkit.run.fence import check_fence, read_run
 from ckptkit.run.homes import Homes, share_documents
 from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import KeepPolicy
-from ckptkit.run.retention import Retention
-from ckptkit.run.sweep import remove_each, remove_frozen, sweep
+from ckptkit.run.retention import Retention, remove_each, remove_frozen, sweep
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import room_of
 from ckptkit.storage.local_files import has_no_room
@@ -170,7 +169,7 @@ class Uploader(_Uploads):
             self._receipts.hurry()
 
     def sweep(self) -> bool:
-        """Remove what earlier attempts left at the mirror (`ckptkit.run.sweep.sweep`); return whether some stays."""
+        """Remove what earlier attempts left at the mirror ; return whether some stays."""
         sweep(self._mirror, self._attempt, has_mirror=True, stuck=self._stuck)
         return bool(self._stuck)
 

@@ -30,7 +30,7 @@ from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Lineage, Survey, segment_before
 from ckptkit.run.keep_policy import Keepable, KeepPolicy, rankings
 from ckptkit.run.resolve import Head, choose, newest_head
-from ckptkit.run.sweep import delete_each, remove_each, remove_frozen
+from ckptkit.run.retention import delete_each, remove_each, remove_frozen
 from ckptkit.storage import Storage
 
 _BATCH = 100  # checkpoints whose COMMITs are deleted before one check for new attempts
@@ -128,7 +128,7 @@ class _Planner:
         decisions = []
         for name in self._committed:
             gone = "no --keep asks for it" if name in self._head else "off the lineage"
-            size_bytes = sum(self._survey.folders.files(name).values())
+            size_bytes = sum(self._survey.files(name).values())
             decisions.append(PruneDecision(name, size_bytes, name not in stays, stays.get(name, gone)))
         doomed = {decision.name for decision in decisions if decision.goes}
         remains, last = _remains(self._survey), self._last_own()
@@ -196,7 +196,7 @@ class _Planner:
                 name.cycles,
                 name.micro_step,
                 metrics.get(name, {}),
-                bool(certified_from(self._survey.folders.files(name))),
+                bool(certified_from(self._survey.files(name))),
             )
             for name in names
             if name not in stays
@@ -270,14 +270,12 @@ class _Planner:
             number = attempt_of(key)
             if number is not None and number < self._newest and number not in living:
                 shared[number] = shared.get(number, 0) + size_bytes
-        shows_end_of = self._survey.folders.shows_end_of
-        return {number: size_bytes for number, size_bytes in shared.items() if shows_end_of(number)}
+        return {number: size_bytes for number, size_bytes in shared.items() if self._survey.shows_end_of(number)}
 
 
 def _remains(survey: Survey) -> dict[CheckpointName, int]:
     """Return the bytes of each folder that holds data and no checkpoint."""
-    folders = survey.folders
-    return {name: sum(folders.files(name).values()) for name in survey.names if folders.has_remains(name)}
+    return {name: sum(survey.files(name).values()) for name in survey.names if survey.has_remains(name)}
 
 
 @dataclass

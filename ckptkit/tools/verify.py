@@ -52,7 +52,7 @@ from ckptkit.format.documents import (
     TensorEntry,
     digest_of,
 )
-from ckptkit.format.layout import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
+from ckptkit.format.layout import COMMIT, FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.fence import no_checkpoint, read_run, refuse_unfinished
 from ckptkit.run.index import Survey, segment_before
 from ckptkit.run.resolve import choose
@@ -145,7 +145,7 @@ def audit(storage: Storage, watch: CheckpointWatch, checkpoint: str | None = Non
     proofs = each_of(names, prove, threads=at_once, few=1, stop=files.stop)
     if checkpoint is not None:
         return Audit(tuple(proofs), files=files.count)
-    uncommitted = {name: survey.folders.is_uncommitted(name) for name in survey.names if not survey.is_committed(name)}
+    uncommitted = {name: COMMIT not in survey.files(name) for name in survey.names if not survey.is_committed(name)}
     return Audit(
         tuple(proofs),
         tuple(problems),
@@ -175,7 +175,7 @@ class _AuditedRun:
 
     def listed(self, name: CheckpointName) -> dict[str, int]:
         """Return sizes by key of everything that may belong to ``name``."""
-        own = {f"{name.folder}/{file}": size for file, size in self.survey.folders.files(name).items()}
+        own = {f"{name.folder}/{file}": size for file, size in self.survey.files(name).items()}
         shared = f"{frozen_folder(name.attempt)}/"
         return {**own, **{key: size for key, size in self.frozen.items() if key.startswith(shared)}}
 

@@ -16,7 +16,7 @@ from support.runs.scenario import (
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.documents import Void, encode
 from ckptkit.run.index import Index
-from ckptkit.run.sweep import sweep
+from ckptkit.run.retention import sweep
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
