@@ -24,8 +24,7 @@ from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import Leaf, leaf_of
 from ckptkit.format.layout import CheckpointName
 from ckptkit.format.shards import Shard, plan_shards
-from ckptkit.run.attempt import Opening, open_attempt
-from ckptkit.run.joint_start import Opened, follow, lead
+from ckptkit.run.attempt import Opened, Opening, follow, lead, open_attempt
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.retention import Retention, sweep
 from ckptkit.run.saver import PartSaver, Saver

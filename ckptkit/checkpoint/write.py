@@ -179,6 +179,17 @@ class DigestingStream:
         return self._hasher.hexdigest()
 
 
+def _store(
+    storage: Storage, key: str, staged: Staged, number: int, leaves: LeafDigests | None
+) -> tuple[str, Blocks | None]:
+    """Write shard ``number`` at ``key``, and digest it on the way; return its digest, and those of its blocks."""
+    shard = staged.shards[number]
+    blocks = BlockDigests() if shard.has_blocks else None
+    stream = DigestingStream(staged.open_shard(number), leaves=leaves, blocks=blocks, cost=staged.cost)
+    storage.write(key, stream, shard.size_bytes)
+    return stream.digest(), None if blocks is None else blocks.found()
+
+
 _FROZEN = (
     "training changed parameters that are declared frozen: {}. This save was abandoned; later saves store them in "
     "every checkpoint. Remove them from frozen=."
@@ -234,13 +245,11 @@ class FrozenShards:
             # first: if the run was removed and begun anew under this number, the shard belongs to the other job.
             self._check_fence()
             self._storage.delete([self._key(digest)])
-        blocks = BlockDigests() if shard.has_blocks else None
-        stream = DigestingStream(staged.open_shard(number), leaves=written, blocks=blocks, cost=staged.cost)
-        self._storage.write(self._key(digest), stream, shard.size_bytes)
+        _, blocks = _store(self._storage, self._key(digest), staged, number, written)
         self.refuse_changed(before.found, written.found, _FROZEN)
         self.refuse_changed(staged.samples, written.samples, _FROZEN)
         self._digests.update(written.found)
-        return digest, blocks.found() if blocks is not None else None
+        return digest, blocks
 
     def _is_there(self, digest: str) -> bool:
         return f"{digest}.safetensors" in self._storage.list(self._folder).files
@@ -328,15 +337,11 @@ def _write_shards(storage: Storage, request: SaveRequest, frozen: FrozenShards, 
         else:
             number = numbers[shard.role] = numbers.get(shard.role, -1) + 1
             key = f"{folder}/{shard.role}-{number:03d}.safetensors"
-            block_digests = BlockDigests() if shard.has_blocks else None
             known = request.staged.samples
             leaves = LeafDigests(shard, whole=False) if any(leaf.name in known for leaf in shard.leaves) else None
-            stream = DigestingStream(request.staged.open_shard(place), leaves=leaves, blocks=block_digests, cost=cost)
-            storage.write(key, stream, shard.size_bytes)
+            digest, blocks = _store(storage, key, request.staged, place, leaves)
             if leaves is not None:
                 frozen.refuse_changed(known, leaves.samples)
-            digest = stream.digest()
-            blocks = None if block_digests is None else block_digests.found()
         entries.append(shard.entry(key, digest, blocks))
     cost.write_seconds = time.perf_counter() - begun - cost.digest_seconds
     return entries

@@ -19,7 +19,7 @@ from ckptkit.core.tensors import Leaf, LeafSpec, digests_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import StrictModel, canonical, digest_of
 from ckptkit.manager.heartbeat import HEARTBEAT
-from ckptkit.run.joint_start import RankFailure
+from ckptkit.run.attempt import RankFailure
 
 Message = TypeVar("Message", bound=StrictModel)
 

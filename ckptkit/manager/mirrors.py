@@ -26,15 +26,14 @@ from ckptkit.core.waiting import Countdown, LongWait, countdown
 from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
-from ckptkit.format.layout import CheckpointName
+from ckptkit.format.layout import ATTEMPTS, CheckpointName
 from ckptkit.manager.agreement import RankSync
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.manager.process import AT_EXIT, LastCall
 from ckptkit.manager.writer import NotEndedError, account_of, warn_of_failure
-from ckptkit.run.attempt import Opening, open_attempt
-from ckptkit.run.homes import Homes, open_homes, reach
-from ckptkit.run.joint_start import Leader, Opened
+from ckptkit.run.attempt import Leader, Opened, Opening, open_attempt
+from ckptkit.run.homes import Homes, open_homes
 from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy
 from ckptkit.run.upload import PartUploader, Uploader, UploadOutcome, UploadPace
 from ckptkit.storage import RootLock, Storage, is_inside, is_same_place
@@ -549,7 +548,8 @@ class Chain:
 
 def _fault_of(mirror: Storage) -> StorageError | None:
     try:
-        reach(mirror)
+        mirror.probe()
+        mirror.list(ATTEMPTS)
     except StorageError as error:
         return error
     except OSError as error:  # in one rank alone, the others would wait for its word

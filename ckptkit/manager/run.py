@@ -44,10 +44,9 @@ from ckptkit.manager.process import AT_EXIT, DenormalsAsZero, LastCall, show_log
 from ckptkit.manager.recorder import Recorder
 from ckptkit.manager.schedule import EndSchedule, SaveSchedule
 from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults, account_of
-from ckptkit.run.attempt import Opening
+from ckptkit.run.attempt import Opened, Opening, RankFailure, follow, lead
 from ckptkit.run.event_log import EventLog
 from ckptkit.run.interval import NO_HISTORY, History, read_history
-from ckptkit.run.joint_start import Opened, RankFailure, follow, lead
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.retention import Retention, sweep
 from ckptkit.run.saver import PartSaver, Saver

@@ -92,15 +92,20 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
     survey = Survey(storage)
     names = list(filter(survey.is_committed, survey.names))
     shown = names if most is None else names[-most:]
-    frozen = storage.walk(f"{FROZEN}/")  # after the checkpoints, which need it
+    frozen: dict[int | None, dict[str, int]] = {}
+    for key, size_bytes in storage.walk(f"{FROZEN}/").items():  # after the checkpoints, which need it
+        frozen.setdefault(attempt_of(key), {})[key] = size_bytes
     rows = Rows(
-        _describe_all(shown, lambda name: _read_manifest(storage, survey.files(name), frozen, name)),
+        _describe_all(
+            shown, lambda name: _read_manifest(storage, survey.files(name), frozen.get(name.attempt, {}), name)
+        ),
         len(names) - len(shown),
         {str(name): sum(survey.files(name).values()) for name in shown},
         {str(name): certified_from(survey.files(name)) for name in shown},
     )
     try:
-        rows.latest = str(choose(survey).first or "") or None
+        first = choose(survey).first
+        rows.latest = str(first) if first else None
         rows.kept = why_kept(survey, shown)
     except UnusableCheckpointError as error:
         rows.problem = error
@@ -108,11 +113,11 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
 
 
 def _read_manifest(
-    storage: Storage, files: Mapping[str, int], frozen: Mapping[str, int], name: CheckpointName
+    storage: Storage, files: Mapping[str, int], shared: Mapping[str, int], name: CheckpointName
 ) -> Manifest:
     """Read the manifest of ``name``; raise CorruptCheckpointError if the listed sizes show that a file is damaged.
 
-    ``files`` has the sizes in its folder, ``frozen`` those of all shared shards by key.
+    ``files`` has the sizes in its folder, ``shared`` those of the frozen shards of its attempt by key.
     """
     size_bytes = files.get(MANIFEST)
     if size_bytes is None:
@@ -126,7 +131,6 @@ def _read_manifest(
         raise missing(storage, name, name.manifest_key) from error
     own = {f"{name.folder}/{file}": size for file, size in files.items()}
     own_bytes = sum(size for key, size in own.items() if key.endswith(".safetensors"))
-    shared = {key: size for key, size in frozen.items() if attempt_of(key) == name.attempt}
     sizes = {**shared, **own}
     expected = {
         name.commit_key: commit_bytes(size_bytes),

@@ -16,10 +16,9 @@ from ckptkit.core.contents import Contents
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, decode, decode_commit, encode
 from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName, attempt_key, parse_attempt
-from ckptkit.run.attempt import Opening, open_attempt
+from ckptkit.run.attempt import Leader, Opened, Opening, open_attempt
 from ckptkit.run.fence import read_attempt, read_run, refuse_unfinished
 from ckptkit.run.index import Documents, Index
-from ckptkit.run.joint_start import Leader, Opened
 from ckptkit.run.resolve import LATEST
 from ckptkit.storage import ByteStream, Listing, Storage
 
@@ -50,7 +49,7 @@ class Homes:
         return [root for root in self._roots if Documents(root).has_commit(name)]
 
     def probe(self) -> None:
-        """Probe the nearest home only: `ckptkit.run.homes.reach` has already probed the others."""
+        """Probe the nearest home only: the manager has already probed the others."""
         self._roots[0].probe()
 
     def list(self, folder: str, prefix: str = "") -> Listing:
@@ -228,11 +227,6 @@ def open_homes(homes: Sequence[Storage], away: Sequence[str], opening: Opening, 
     if away:
         _refuse_lost(roots, " and ".join(away), opening)
     return open_attempt(roots, opening, leader, roots.copies)
-
-
-def reach(mirror: Storage) -> None:
-    mirror.probe()
-    mirror.list(ATTEMPTS)
 
 
 def _refuse_lost(there: Storage, away: str, opening: Opening) -> None:

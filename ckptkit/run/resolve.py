@@ -74,7 +74,7 @@ def choose(index: Index, checkpoint: str = LATEST, *, rewind: bool = False) -> C
 
 
 def newest_head(index: Index) -> tuple[Head | None, tuple[PassedOver, ...]]:
-    passed_over: dict[str, PassedOver] = {}
+    passed_over: dict[str, str] = {}  # reasons
     empty: list[int] = []  # attempts without a commit of their own; foreign commits under their number do not count
     head: Head | None = None
     numbers = sorted(index.attempts | index.orphans, reverse=True)
@@ -88,10 +88,11 @@ def newest_head(index: Index) -> tuple[Head | None, tuple[PassedOver, ...]]:
             _pass_over_foreign(index, filter(index.is_committed, reversed(own)), passed_over)
             if attempt not in index.orphans:
                 empty.append(attempt)
-    return _chosen(index, empty, head, passed_over) or head, tuple(passed_over.values())
+    head = _chosen(index, empty, head, passed_over) or head
+    return head, tuple(PassedOver(checkpoint=what, reason=reason) for what, reason in passed_over.items())
 
 
-def _head_at(index: Index, attempt: int, passed_over: dict[str, PassedOver]) -> Head | None:
+def _head_at(index: Index, attempt: int, passed_over: dict[str, str]) -> Head | None:
     """Make the head that begins with ``attempt``; return None if no commit on its lineage counts."""
     lineage = Lineage(index, attempt)
     candidates = Candidates(index, lineage)
@@ -99,21 +100,17 @@ def _head_at(index: Index, attempt: int, passed_over: dict[str, PassedOver]) -> 
     if first is not None:
         return Head(lineage, first)
     if lineage.broken_at is not None:
-        _pass_over(attempt_key(lineage.broken_at), str(lineage.broken), passed_over)
+        passed_over.setdefault(attempt_key(lineage.broken_at), str(lineage.broken))
     _pass_over_foreign(index, candidates, passed_over)
     return None
 
 
-def _pass_over_foreign(index: Index, committed: Iterable[CheckpointName], passed_over: dict[str, PassedOver]) -> None:
+def _pass_over_foreign(index: Index, committed: Iterable[CheckpointName], passed_over: dict[str, str]) -> None:
     for name in filter(index.is_foreign, committed):
-        _pass_over(str(name), f"its COMMIT has another token than {attempt_key(name.attempt)}", passed_over)
+        passed_over.setdefault(str(name), f"its COMMIT has another token than {attempt_key(name.attempt)}")
 
 
-def _pass_over(what: str, reason: str, passed_over: dict[str, PassedOver]) -> None:
-    passed_over.setdefault(what, PassedOver(checkpoint=what, reason=reason))
-
-
-def _chosen(index: Index, empty: Iterable[int], head: Head | None, passed_over: dict[str, PassedOver]) -> Head | None:
+def _chosen(index: Index, empty: Iterable[int], head: Head | None, passed_over: dict[str, str]) -> Head | None:
     """Return the head of the newest ``empty`` attempt whose parent a user named, which only its document records.
 
     The other empty attempts do not decide where a start continues: another attempt may have continued from their parent
@@ -128,19 +125,19 @@ def _chosen(index: Index, empty: Iterable[int], head: Head | None, passed_over: 
             before = segment_before(document)
         except CorruptCheckpointError as error:
             if not isinstance(error.__cause__, FileNotFoundError):  # a concurrent start may have removed it since
-                _pass_over(key, str(error), passed_over)
+                passed_over.setdefault(key, str(error))
             continue
         if document.branch is not None and before is not None and before.last is not None:
             chosen = _head_at(index, attempt, passed_over) if index.is_committed(before.last) else None
             if chosen is not None:
                 return chosen
             # An unreachable mirror may have it. Later starts must not conclude that this one saw that checkpoint.
-            _pass_over(key, f"it went back to {document.branch}, which is missing", passed_over)
+            passed_over.setdefault(key, f"it went back to {document.branch}, which is missing")
         elif head and before and before.last and before.last > head.first and not index.is_committed(before.last):
             # Retention removes a parent below two newer commits only. This one lies at a mirror that was not given, or
             # a part of the run was lost or restored from an older backup.
             reason = f"it continued from {document.parent}, which is newer than the checkpoints here and is missing"
-            _pass_over(key, reason, passed_over)
+            passed_over.setdefault(key, reason)
         if document.parent == (str(head.first) if head is not None else None) and not document.passed_over:
             return None
     return None

@@ -150,14 +150,9 @@ class Retention:
         stuck = remove_each(self._storage, names, remove, self._check_fence, warned=self._stuck)
         removed = [name for name in names if name not in stuck]
         self._stuck = (self._stuck | stuck) - set(removed)
-        ended = {frozen_folder(name.attempt): name.attempt for name in removed if name.attempt < self._attempt.attempt}
-        for folder in self._folders.values() if ended else ():
-            if isinstance(folder.commit, Commit):
-                ended.pop(frozen_folder(folder.name.attempt), None)
-        token = self._attempt.token
-        remove_each(
-            self._storage, ended, lambda key: remove_frozen(self._storage, ended[key], token), self._check_fence
-        )
+        living = {folder.name.attempt for folder in self._folders.values() if isinstance(folder.commit, Commit)}
+        ended = {name.attempt for name in removed if name.attempt < self._attempt.attempt} - living
+        remove_frozen_of(ended, self._storage, self._attempt.token, self._check_fence)
         return removed
 
     def _expendable(self, lacking_bytes: int, stuck: Collection[CheckpointName]) -> list[_Folder]:
@@ -305,12 +300,8 @@ def sweep(
     names = remove_each(storage, earlier, empty, check, stuck)
     living = {name.attempt for name in earlier if survey.is_committed(name)}
     numbers = {number for folder in storage.list(FROZEN).folders if (number := parse_frozen(folder)) is not None}
-    ended = {
-        frozen_folder(number): number
-        for number in sorted(numbers - living)
-        if number < attempt.attempt and survey.shows_end_of(number)
-    }
-    keys = remove_each(storage, ended, lambda key: remove_frozen(storage, ended[key], attempt.token), check, stuck)
+    ended = [number for number in numbers - living if number < attempt.attempt and survey.shows_end_of(number)]
+    keys = remove_frozen_of(ended, storage, attempt.token, check, stuck)
     keys |= delete_each(storage, _old_voids(storage, survey, attempt), check, stuck)
     stuck.clear()
     stuck.update(names, keys)
@@ -359,6 +350,18 @@ def delete_each(
     except StorageError:
         return remove_each(storage, keys, lambda key: storage.delete([key]), check, warned)
     return set()
+
+
+def remove_frozen_of(
+    attempts: Collection[int],
+    storage: Storage,
+    token: str,
+    check: Callable[[], object],
+    warned: Collection[object] = (),
+) -> set[str]:
+    """Call `remove_frozen` for each of ``attempts``, as `remove_each` does; return the folders that are stuck."""
+    folders = {frozen_folder(number): number for number in sorted(attempts)}
+    return remove_each(storage, folders, lambda key: remove_frozen(storage, folders[key], token), check, warned)
 
 
 def remove_frozen(storage: Storage, attempt: int, token: str) -> None:

@@ -25,12 +25,12 @@ from ckptkit.core.text import some
 from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, UnusableCheckpointError
 from ckptkit.format.documents import Commit, encode
-from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of, frozen_folder
+from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of
 from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Lineage, Survey, segment_before
 from ckptkit.run.keep_policy import Keepable, KeepPolicy, rankings
 from ckptkit.run.resolve import Head, choose, newest_head
-from ckptkit.run.retention import delete_each, remove_each, remove_frozen
+from ckptkit.run.retention import delete_each, remove_each, remove_frozen_of
 from ckptkit.storage import Storage
 
 _BATCH = 100  # checkpoints whose COMMITs are deleted before one check for new attempts
@@ -318,8 +318,7 @@ def prune(
     answers = partial(list_attempts, storage)
     remains = [name for name in now.remains if name in plan.remains]
     pruned.stuck += map(str, remove_each(storage, remains, empty, answers))
-    frozen = {frozen_folder(number): number for number in now.frozen if number in plan.frozen}
-    pruned.stuck += remove_each(storage, frozen, lambda key: remove_frozen(storage, frozen[key], token), answers)
+    pruned.stuck += sorted(remove_frozen_of(now.frozen.keys() & plan.frozen.keys(), storage, token, answers))
     return pruned
 
 

@@ -21,7 +21,7 @@ PACKAGES = (
 MODULES = {
     "checkpoint": (*("commit", "open", "shard_bytes", "parts", "read", "resharded", "receipts", "write", "transfer"),),
     "run": (
-        *("keep_policy", "index", "event_log", "fence", "resolve", "catalog", "joint_start", "attempt"),
+        *("keep_policy", "index", "event_log", "fence", "resolve", "catalog", "attempt"),
         *("retention", "homes", "saver", "upload", "goodput", "interval"),
     ),
     "manager": (

@@ -13,7 +13,7 @@ from support.corrupt import corrupt
 from support.runs.grown import WatchedRun, grow, opened
 
 from ckptkit.checkpoint.read import load, verify
-from ckptkit.errors import CorruptCheckpointError
+from ckptkit.errors import CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 
@@ -30,9 +30,8 @@ class Grown:
     """The run's root, and the names of its four checkpoints, oldest first."""
 
     def __init__(self, root: Path, names: tuple[str, ...]) -> None:
-        self.root = root
-        self.names = names
-        self.oldest, self.parent, self.previous, self.newest = names
+        self.root, self.names = root, names
+        _, self.parent, self.previous, self.newest = names
 
     def key(self, file: str, name: str | None = None) -> str:
         name = name or self.newest
@@ -59,13 +58,10 @@ def grown(template, root):
 
 
 DAMAGE = {
-    "first-byte": lambda path: corrupt(path, at=0, mask=0xFF),
     "middle-byte": corrupt,
     "one-byte-short": lambda path: os.truncate(path, path.stat().st_size - 1),
     "emptied": lambda path: os.truncate(path, 0),
     "a-blank-more": lambda path: path.write_bytes(path.read_bytes() + b" "),
-    "twice": lambda path: path.write_bytes(path.read_bytes() * 2),
-    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "deleted": lambda path: path.unlink(),
     "a-folder": lambda path: (path.unlink(), path.mkdir()),
 }
@@ -128,26 +124,13 @@ def test_damaged_file_is_named_and_passed_over(template, tmp_path, caplog, file)
         assert_goes_back(template, root, caplog, to=expected, passed_over=passed_over, blamed=blamed)
 
 
-@pytest.mark.parametrize("file", ["commit", "attempt"])
-def test_every_single_byte_of_a_sealed_document_counts(grown, file):
-    path, key = grown.path(file), grown.key(file)
-    whole = path.read_bytes()
-    for position in range(len(whole)):
-        corrupt(path, at=position, mask=1 << position % 8)
-        listed = {one.name: one.problem for one in CheckpointManager(grown.root).checkpoints()}
-        assert key in (listed[grown.newest] or ""), position
-        assert listed[grown.parent] is None
-        path.write_bytes(whole)
-    assert all(one.problem is None for one in CheckpointManager(grown.root).checkpoints())
-
-
-@pytest.mark.parametrize("file", ["manifest", "rank", "weights", "frozen"])
-def test_every_single_byte_of_the_other_files_counts(grown, file):
+@pytest.mark.parametrize("file", ["commit", "attempt", "manifest", "rank", "weights", "frozen"])
+def test_every_single_byte_of_every_file_counts(grown, file):
     storage, path, key = LocalStorage(grown.root), grown.path(file), grown.key(file)
     whole = path.read_bytes()
-    for position in range(0, len(whole), 3):
+    for position in range(0, len(whole), 1 if file in ("commit", "attempt") else 3):
         corrupt(path, at=position, mask=1 << position % 8)
-        with pytest.raises(CorruptCheckpointError, match=key):
+        with pytest.raises(UnusableCheckpointError, match=key):
             verify(storage, opened(storage, grown.newest))
         path.write_bytes(whole)
     verify(storage, opened(storage, grown.newest))
@@ -178,15 +161,6 @@ def test_many_corrupt_checkpoints_fill_four_lines(grown):
     assert "start under another root" in first
     assert [line.split(":")[0].strip() for line in listed] == list(grown.names[:-3:-1])
     assert last == f"  and {len(grown.names) - 2} more; CKPTKIT_DEBUG=1 lists them"
-
-
-def test_it_goes_back_as_far_as_it_must(template, grown, caplog):
-    damaged = {"commit": grown.newest, "weights": grown.previous, "rank": grown.parent}
-    for file, name in damaged.items():
-        DAMAGE["middle-byte"](grown.path(file, name))
-    blamed = [grown.key(file, name) for file, name in damaged.items()]
-    back = {"to": grown.oldest, "passed_over": [*damaged.values()], "blamed": blamed}
-    assert_goes_back(template, grown.root, caplog, **back)
 
 
 def test_undamaged_newest_checkpoint_is_taken_without_a_word(template, tmp_path, caplog):

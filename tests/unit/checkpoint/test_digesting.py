@@ -3,22 +3,11 @@
 import io
 
 import numpy as np
-import pytest
 
-from ckptkit.checkpoint.write import PIECE_BYTES, DigestingStream, FrozenShards, LeafDigests
-from ckptkit.core.contents import Capture
-from ckptkit.core.progress import Progress
-from ckptkit.core.save_report import SaveCost
+from ckptkit.checkpoint.write import PIECE_BYTES, DigestingStream, LeafDigests
 from ckptkit.core.tensors import leaf_of
-from ckptkit.errors import StateMismatchError, StorageError
-from ckptkit.format.documents import AttemptDocument, digest_of
+from ckptkit.format.documents import digest_of
 from ckptkit.format.shards import plan_shards
-from ckptkit.snapshot import Handling, StagingArea
-from ckptkit.storage import LocalStorage
-
-START = Progress(
-    epoch=0, batch=0, cycles=0, updates=0, micro_step=0, accumulation_steps=1, batches_delivered=0, cycle_first_batch=0
-)
 
 
 def leaves_of(*sizes, lifetime="micro"):
@@ -45,36 +34,6 @@ def test_leaves_in_any_pieces():
         assert stream.digest() == digest_of(file)
         assert digests.found == {leaf.name: digest_of(leaf.array.tobytes()) for leaf in leaves}
         assert stream.readinto(memoryview(buffer)) == 0
-
-
-def test_exhausted_stream_cannot_be_written_again(tmp_path):
-    stream = DigestingStream(io.BytesIO(b"12345"))
-    LocalStorage(tmp_path).write("a/1", stream, 5)
-    with pytest.raises(StorageError, match="announced"):
-        LocalStorage(tmp_path).write("a/2", stream, 5)
-
-
-def test_frozen_leaf_changed_while_written_is_demoted(tmp_path):
-    """It changes between its name, which is its digest, and its bytes; the save is refused."""
-    leaves = leaves_of(2 << 20, 100, lifetime="frozen")
-
-    class Changing(LocalStorage):
-        changed = 0
-
-        def write(self, key, stream, size_bytes):
-            leaves[self.changed].array[:1] ^= 1
-            self.changed += 1
-            super().write(key, stream, size_bytes)
-
-    attempt = AttemptDocument(attempt=1, token="0" * 32, parent=None, host="h", created_at="now")
-    frozen = FrozenShards(storage := Changing(tmp_path), attempt, lambda: None)
-    for number, demoted in enumerate([{"leaf0"}, {"leaf0", "leaf1"}]):
-        window = StagingArea().open(Capture(START, tuple(leaves), {}), SaveCost(), Handling())
-        with pytest.raises(StateMismatchError, match=f"declared frozen: leaf{number}\\."):
-            frozen.share(window, 0)
-        assert storage.changed == number + 1
-        assert frozen.demoted == demoted
-    assert not frozen.settled
 
 
 def test_exhausting_takes_memory_of_its_size():

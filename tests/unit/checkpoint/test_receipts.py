@@ -96,24 +96,6 @@ def test_patience_begins_anew_with_every_part():
     assert clock.now == 2 * PATIENCE.total_seconds()
 
 
-def test_pauses_grow_until_a_part_comes():
-    """The others are likely to come soon after it."""
-    storage = Asked()
-    clock = Clock(0, lambda number: number in (15, 18) and arrive(storage, 1 + (number == 18)))
-    collect(receipts_of(storage, 3, clock), storage)
-    assert clock.pauses[:15] == sorted(clock.pauses[:15])
-    assert clock.pauses[14] == 1.0
-    assert clock.pauses[15:18] == clock.pauses[:3]
-
-
-def test_patience_ends_though_other_parts_are_there():
-    storage, clock = Asked(), Clock(20)
-    arrive(storage, *{*range(1, 13)} - {10, 12})  # who asks for these two is told of 11, too
-    with pytest.raises(SaveFailedError, match="10"):
-        collect(receipts_of(storage, 13, clock), storage)
-    assert clock.now <= 2 * PATIENCE.total_seconds()
-
-
 @pytest.mark.parametrize("number", [0, 2], ids=["earlier", "later"])
 def test_word_of_another_save_is_none_of_this_one(number):
     """Neither its failure, nor its receipt, nor that it is given up, which wakes once: whoever is woken waits again."""
@@ -134,32 +116,18 @@ def test_word_of_another_save_is_none_of_this_one(number):
     assert woken == [False, False]
 
 
-def test_a_receipt_s_name_has_one_form():
-    receipt = written(DictStorage(), 1)
-    assert Receipt.parse(receipt.file_name, NAME) == receipt
-    assert Receipt.parse(receipt.file_name.replace("-2-3-3", "-02-3-3"), NAME) is None
+def test_a_wait_has_an_end():
+    """Other parts do not lengthen it, nor does hurry, which makes it ten seconds at most; a takeover ends it."""
+    for patience, hurries, waited in ((60, False, 60), (60, True, 10), (4, True, 4)):
+        storage, clock = Asked(), Clock(1)
+        arrive(storage, *{*range(1, 13)} - {10, 12})  # who asks for these two is told of 11, too
+        receipts = receipts_of(storage, 13, clock, timedelta(seconds=patience))
+        if hurries:
+            receipts.hurry()
+        with pytest.raises(SaveFailedError, match="ranks 10, 12 of 13 did not write"):
+            collect(receipts, storage)
+        assert waited <= clock.now <= waited + 1
 
-
-def test_first_reason_to_give_up_is_told():
-    receipts = Receipts(DictStorage(), 2, PATIENCE)
-    receipts.give_up(1, "rank 1 died")
-    receipts.give_up(1, "the world ended")
-    with pytest.raises(SaveFailedError, match=r"^rank 1 died"):
-        collect(receipts, DictStorage())
-
-
-def test_hurry_waits_ten_seconds_at_most():
-    """It never lengthens the patience."""
-    for patience, waited in ((60, 10), (4, 4)):
-        clock = Clock(1)
-        receipts = receipts_of(DictStorage(), 2, clock, timedelta(seconds=patience))
-        receipts.hurry()
-        with pytest.raises(SaveFailedError, match="rank 1 of 2 did not write"):
-            collect(receipts, DictStorage())
-        assert clock.now == waited
-
-
-def test_takeover_ends_a_long_wait():
     def check() -> None:
         raise StaleAttemptError("taken over")
 

@@ -1,31 +1,90 @@
-"""Reading a checkpoint straight into memory: every byte once, in order, digested, with little else in memory."""
+"""Reading straight into memory: several files at once, and with little memory beside that.
+
+Of a local disk those whose bytes have memory already, of a remote one by windows.
+"""
 
 from __future__ import annotations
+
+import threading
 
 import numpy as np
 import pytest
 from support.process import python
-from support.refusals import unrefused
 from support.runs.grown import opened
 
+from ckptkit.checkpoint import read
 from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Buffers, Capture
 from ckptkit.core.tensors import leaf_of
+from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage, local
-from ckptkit.testing.faults import FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
-SIZES = {"a": 1000, "b": 0, "c": 1, "d": 70_001, "e": 4096, "f": 3}
-ARRAYS = {name: np.random.default_rng(size).integers(0, 256, size, np.uint8) for name, size in SIZES.items()}
+ROLES = ("weights", "optimizer", "accumulators")
+ARRAYS = {
+    f"{role}.{at}": np.random.default_rng(at + len(role)).integers(0, 256, 40_000 + at, np.uint8)
+    for role in ROLES
+    for at in range(5)
+}
+BYTES = {name: array.tobytes() for name, array in ARRAYS.items()}
+LANES = 3
 
 
 class Wide(NumpyRun):
     def capture(self) -> Capture:
-        capture = super().capture()
-        leaves = [leaf_of(name, array, role="optimizer", placement="replicated") for name, array in ARRAYS.items()]
-        return Capture(capture.progress, (*capture.leaves, *leaves), capture.state)
+        leaves = [leaf_of(name, array, role=name.partition(".")[0]) for name, array in ARRAYS.items()]
+        return Capture(super().capture().progress, tuple(leaves), {})
+
+
+class Watched(LocalStorage):
+    """Notes who reads what; ``meet`` is called before each read."""
+
+    def __init__(self, root, meet=lambda key: None):
+        super().__init__(root)
+        self.reads, self.meet = [], meet
+
+    def read_into(self, key, buffers, offset_bytes=0):
+        self.reads.append((key.rpartition("/")[2], threading.get_ident()))
+        self.meet(key)
+        return super().read_into(key, buffers, offset_bytes)
+
+
+class Noted(Buffers):
+    """New memory for all; notes what was filled, and how much of the ``late`` was lent at most."""
+
+    def __init__(self, late=()):
+        self.memory = {name: memoryview(bytearray(array.size)) for name, array in ARRAYS.items()}
+        super().__init__(self.memory)
+        self.late, self.filled, self.held, self.most = late, [], 0, 0
+        self.thread = threading.get_ident()
+
+    def ready(self, name):
+        assert threading.get_ident() == self.thread
+        return None if name in self.late else self.memory[name]
+
+    def buffer(self, name):
+        assert threading.get_ident() == self.thread
+        self.held += len(self.memory[name])
+        self.most = max(self.most, self.held)
+        return self.memory[name]
+
+    def done(self, name):
+        assert threading.get_ident() == self.thread
+        self.filled.append(name)
+        self.held -= len(self.memory[name]) * (name in self.late)
+
+    def check(self):
+        assert {name: bytes(memory) for name, memory in self.memory.items()} == BYTES
+        assert sorted(self.filled) == sorted(ARRAYS)
+
+
+@pytest.fixture(autouse=True)
+def lanes(monkeypatch):
+    monkeypatch.setattr(read, "_LANES_FROM_BYTES", 0)
+    monkeypatch.setattr("os.cpu_count", lambda: LANES)
+    monkeypatch.setattr(LocalStorage, "window_bytes", 4096)
 
 
 @pytest.fixture
@@ -33,73 +92,90 @@ def checkpoint(root):
     with CheckpointManager(root) as manager:
         run = Wide()
         manager.restore(run)
-        name = manager.save(run).result()
-    return root, name
+        return root, manager.save(run).result()
 
 
-def loaded(checkpoint, **options):
-    root, name = checkpoint
-    storage = FaultyStorage(LocalStorage(root))
-    return load(storage, opened(storage, name), **options), storage
+def contents_of(checkpoint, storage, **options):
+    return load(storage, opened(storage, checkpoint[1]), **options)
 
 
-def reads(storage):
-    return [call.keys[0].rpartition("/")[2] for call in storage.calls if call.operation == "read_into"]
+def test_lanes_read_at_the_same_time_what_one_would(checkpoint):
+    together = threading.Barrier(LANES, timeout=60)
+    first = set()
+
+    def meet(key):
+        if threading.get_ident() not in first:
+            first.add(threading.get_ident())
+            together.wait()  # breaks unless each lane is reading
+
+    storage, told, sink = Watched(checkpoint[0], meet), [], Noted()
+    contents_of(checkpoint, storage, report=told.append).read_into(sink)
+    sink.check()
+    assert {name for name, _ in storage.reads} == {f"{role}-000.safetensors" for role in ROLES}
+    assert len({thread for _, thread in storage.reads} - {threading.get_ident()}) == LANES
+    assert sum(told) == opened(storage, checkpoint[1]).size_bytes
 
 
-class Lazy(Buffers):
-    """Gives memory when it is asked for and takes it back when it is filled."""
-
-    def __init__(self, names):
-        super().__init__(dict.fromkeys(names))
-        self.lent = {}
-        self.most_bytes = 0
-        self.filled = {}
-
-    def ready(self, name):
-        return None
-
-    def buffer(self, name):
-        self.lent[name] = bytearray(SIZES[name])
-        self.most_bytes = max(self.most_bytes, sum(map(len, self.lent.values())))
-        return memoryview(self.lent[name])
-
-    def done(self, name):
-        self.filled[name] = bytes(self.lent.pop(name))
+def test_small_states_and_memory_that_is_not_there_are_read_here(checkpoint, monkeypatch):
+    """The latter file by file."""
+    storage, sink = Watched(checkpoint[0]), Noted(late=["optimizer.3"])
+    contents_of(checkpoint, storage).read_into(sink)
+    sink.check()
+    assert {name for name, thread in storage.reads if thread == threading.get_ident()} == {"optimizer-000.safetensors"}
+    monkeypatch.setattr(read, "_LANES_FROM_BYTES", 1 << 30)
+    storage = Watched(checkpoint[0])
+    contents_of(checkpoint, storage).read_into(Noted())
+    assert {thread for _, thread in storage.reads} == {threading.get_ident()}
 
 
-@pytest.mark.parametrize("window_bytes", [7, 1000, 2 << 20])
-def test_what_is_wanted_arrives_whatever_the_windows(checkpoint, window_bytes, monkeypatch):
-    """And memory is asked for when it is needed: of one file, which may have to be read once more."""
+@pytest.mark.parametrize(("window_bytes", "at_once"), [(1 << 20, 3), (500_000, 2), (1000, 1)])
+def test_remote_files_are_read_at_once_as_a_window_allows(checkpoint, window_bytes, at_once, monkeypatch):
+    monkeypatch.setattr(LocalStorage, "is_remote", True)
+    monkeypatch.setattr("ckptkit.checkpoint.shard_bytes.FEW", 1)
     monkeypatch.setattr(LocalStorage, "window_bytes", window_bytes)
-    contents, storage = loaded(checkpoint)
-    for names in ("abcdef", "d", "bc", "ace", "f"):
-        memory = Lazy(names)
-        contents.read_into(memory)
-        assert memory.filled == {name: ARRAYS[name].tobytes() for name in names}
-        assert (memory.lent, memory.most_bytes) == ({}, sum(SIZES[name] for name in names))
-    assert set(reads(storage)) == {"optimizer-000.safetensors"}  # no other file holds one of them
+    together = threading.Barrier(at_once, timeout=60)
+    met = []
+
+    def meet(key):
+        met.append(key)
+        if len(met) <= at_once:
+            together.wait()  # breaks unless so many are being read
+
+    storage, sink = Watched(checkpoint[0], meet), Noted(late=ARRAYS)
+    contents_of(checkpoint, storage).read_into(sink)
+    sink.check()
+    assert sink.held == 0
+    assert sink.most <= max(window_bytes, 200_010)  # of one file
+    contents_of(checkpoint, storage).prove(ARRAYS)
+    assert {thread for _, thread in storage.reads} != {threading.get_ident()} or at_once == 1
 
 
-def test_every_byte_is_read_once_and_told(checkpoint):
-    told = []
-    contents, storage = loaded(checkpoint, report=told.append)
-    assert reads(storage) == []  # a NumpyRun has no tensors of the role state
-    assert contents.peek("e").tobytes() == ARRAYS["e"].tobytes()
-    assert told == [SIZES["e"]]  # one tensor only
-    assert len(reads(storage)) == 1
-    assert {name: contents.tensors[name].tobytes() for name in ARRAYS} == {n: a.tobytes() for n, a in ARRAYS.items()}
-    root, name = checkpoint
-    assert sum(told[1:]) == opened(LocalStorage(root), name).size_bytes
-    before = len(told)
-    assert contents.tensors is contents.tensors
-    assert len(told) == before
+def test_lanes_end_early_when_one_fails(checkpoint, monkeypatch):
+    together = threading.Barrier(LANES, timeout=60)
+    stopped = threading.Event()  # is set once the lanes were told to end
+
+    def watched(items, function, *, stop=lambda: None, **options):
+        return each_of(items, function, stop=lambda: (stop(), stopped.set()), **options)
+
+    monkeypatch.setattr(read, "each_of", watched)
+
+    def meet(key):
+        if not stopped.is_set():
+            together.wait()  # each lane is reading
+        if "weights" in key:
+            raise OSError("gone")
+        assert stopped.wait(60)
+
+    storage = Watched(checkpoint[0], meet)
+    with pytest.raises(OSError, match="gone"):
+        contents_of(checkpoint, storage).read_into(Noted())
+    assert len(storage.reads) <= len(ROLES)  # of 150: each lane ends after the read that was under way
 
 
 @pytest.mark.parametrize("change", ["cut", "gone", "removed"])
 def test_file_changed_after_size_check_is_error(checkpoint, change):
     root, name = checkpoint
-    contents, _ = loaded(checkpoint)
+    contents = contents_of(checkpoint, LocalStorage(root))
     path = root / "checkpoints" / name / "rank-00000" / "optimizer-000.safetensors"
     if change == "cut":
         path.write_bytes(path.read_bytes()[:-5])
@@ -108,18 +184,7 @@ def test_file_changed_after_size_check_is_error(checkpoint, change):
     if change == "removed":
         (root / "checkpoints" / name / "COMMIT").unlink()
     with pytest.raises(CheckpointNotFoundError if change == "removed" else CorruptCheckpointError):
-        contents.read_into(Lazy("abcdef"))
-
-
-def test_targets_that_do_not_fit_are_refused(checkpoint):
-    contents, _ = loaded(checkpoint)
-    rows = [
-        ({"x": memoryview(bytearray(3))}, r"does not hold the tensors \['x'\]"),
-        ({"e": memoryview(bytearray(3))}, "e has 4096 bytes"),
-        ({"e": np.zeros(4096, np.int32).data}, "e has 4096 bytes"),
-        ({"e": np.zeros((4096, 1), np.uint8).data}, "e has 4096 bytes"),
-    ]
-    assert unrefused(ValueError, lambda memory: contents.read_into(Buffers(memory)), rows) == {}
+        contents.read_into(Noted())
 
 
 MEMORY = """
@@ -131,39 +196,31 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.core.tensors import leaf_of
 from ckptkit.testing.state import NumpyRun
 
+_, root, act = sys.argv
+big = {f"t{i}": np.full(8 << 20, i if act == "save" else 99, np.uint8) for i in range(12)}
+
 class Big(NumpyRun):
-    def __init__(self):
-        super().__init__()
-        self.big = {f"t{i}": np.full(8 << 20, i, np.uint8) for i in range(12)}
     def capture(self):
-        leaves = tuple(leaf_of(n, a, role="weights") for n, a in self.big.items())
+        leaves = tuple(leaf_of(n, a, role="weights") for n, a in big.items())
         return Capture(super().capture().progress, leaves, {})
     def apply(self, contents):
-        if sys.argv[2] == "read_into":
-            contents.read_into(Buffers({n: a.data for n, a in self.big.items()}))
+        if act == "read_into":
+            contents.read_into(Buffers({n: a.data for n, a in big.items()}))
         else:
-            for n, a in self.big.items():
+            for n, a in big.items():
                 a[:] = contents.tensors[n]
 
 def peak_kib():
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
-run = Big()
-for array in run.big.values():
-    array ^= 0xFF
-manager = CheckpointManager(sys.argv[1])
-if sys.argv[2] == "save":
-    for array in run.big.values():
-        array ^= 0xFF
-    manager.restore(run)
+run, manager, before = Big(), CheckpointManager(root), peak_kib()
+manager.restore(run)
+if act == "save":
     manager.save(run).result()
     manager.close()
-else:
-    before = peak_kib()
-    manager.restore(run)
-    print(peak_kib() - before)
-    assert all((array == i).all() for i, array in enumerate(run.big.values()))
+print(peak_kib() - before)
+assert all((array == i).all() for i, array in enumerate(big.values()))
 """
 
 

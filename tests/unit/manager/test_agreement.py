@@ -14,7 +14,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.errors import ResumeError, StaleAttemptError
 from ckptkit.manager.agreement import RankStatus, RankSync
 from ckptkit.manager.schedule import EndSchedule, SaveSchedule
-from ckptkit.run.joint_start import RankFailure
+from ckptkit.run.attempt import RankFailure
 
 
 @dataclass

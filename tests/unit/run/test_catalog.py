@@ -1,25 +1,21 @@
-"""What a row of ``ckptkit ls`` finds out by itself, and what it leaves to ``verify``."""
+"""What a row of ``ckptkit ls`` says, and what listing, starting and saving ask of the storage of a long run."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from datetime import datetime, timezone
 
 import pytest
-from support.runs.dict_storage import Counted, DictStorage
-from support.runs.forge import sealed
-from support.runs.long_run import long_run, names_of
+from support.runs.dict_storage import Counted, DictStorage, pages_of
+from support.runs.long_run import long_run, names_of, save, start
 
-from ckptkit.cli.commands import ls
 from ckptkit.errors import StorageError
 from ckptkit.format.documents import Void, encode
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run import catalog
-from ckptkit.run.catalog import list_checkpoints, list_rows
+from ckptkit.run.catalog import latest_checkpoint, list_checkpoints, list_rows
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.faults import Fault
-
-NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
 
 @pytest.fixture
@@ -82,14 +78,8 @@ def test_missing_or_cut_shard_is_seen_without_reading_any(storage, name):
         assert not [read for read in counted.keys("read") if read.endswith(".safetensors")]
 
 
-def test_sound_row_costs_one_read(storage):
-    counted = Counted(storage)
-    list_rows(counted, None)
-    assert not [key for key in counted.keys("read") if "rank-" in key]
-
-
-def test_no_more_is_asked_for_than_is_listed(storage, monkeypatch):
-    """A storage may take memory for all that it is allowed to read, and there are 16 threads."""
+def test_no_more_is_asked_for_than_is_listed(storage, name, monkeypatch):
+    """A storage may take memory for all that it is allowed to read, and there are many threads."""
     asked = {}
     read = storage.read
     monkeypatch.setattr(storage, "read", lambda key, most: asked.update({key: most}) or read(key, most))
@@ -97,18 +87,8 @@ def test_no_more_is_asked_for_than_is_listed(storage, monkeypatch):
     manifests = {key: most for key, most in asked.items() if key.endswith("/manifest.json")}
     assert manifests == {key: len(storage.files[key]) for key in manifests}
     assert len(manifests) == 4
-
-
-def test_oversized_manifest_is_not_read(storage, name, monkeypatch):
     monkeypatch.setattr(catalog, "MAX_DOCUMENT_BYTES", len(storage.files[name.manifest_key]) - 1)
     assert "too large for a document" in list_rows(storage, None).shown[-1].problem
-
-
-def test_a_commit_of_other_content_is_for_verify(storage, name):
-    commit = json.loads(storage.files[name.commit_key])
-    storage.files[name.commit_key] = sealed({**commit, "manifest_digest": "0" * 32})
-    assert only_problem(storage, name) is None
-    assert name.manifest_key in list_checkpoints(storage)[-1].problem
 
 
 def test_checkpoint_removed_during_listing_is_no_row(storage, name):
@@ -143,13 +123,105 @@ def test_unusable_run_is_listed_with_error(storage):
     assert (rows.shown, rows.left_out, rows.latest, rows.problem) == ([], 0, None, None)
 
 
-def test_storage_failure_is_no_row_or_empty_list(storage, monkeypatch, capsys):
+def test_storage_failure_is_no_row_or_empty_list(storage):
     failing = Counted(storage, [Fault("error", operations={"read"}, key="*/manifest.json", times=None)])
-    with pytest.raises(StorageError, match="injected"):
-        list_rows(failing, None)
-    with pytest.raises(StorageError, match="injected"):
-        list_checkpoints(failing)
-    monkeypatch.setattr(ls, "open_root", lambda root, options: failing)
-    with pytest.raises(StorageError, match="injected"):
-        ls.run_ls("run", now=NOW, as_json=False)
-    assert capsys.readouterr().out == ""
+    for read in (lambda: list_rows(failing, None), lambda: list_checkpoints(failing)):
+        with pytest.raises(StorageError, match="injected"):
+            read()
+
+
+COUNTS = (900, 1080, 1020)  # checkpoints by attempt
+OWN = "attempts/000004.json"  # of an attempt that starts on it
+
+
+@pytest.fixture(scope="module")
+def made():
+    return long_run(*COUNTS)
+
+
+@pytest.fixture
+def run(made):
+    return Counted(made.copy())
+
+
+def newest(storage):
+    return names_of(storage._inner)[-1]
+
+
+def files_of(storage):
+    return len(storage._inner.walk("checkpoints/"))
+
+
+def test_latest_reads_three_documents(run):
+    latest = latest_checkpoint(run)
+    assert latest.name == newest(run)
+    assert latest.problem is None
+    below = f"checkpoints/{latest.name}"
+    assert run.keys("read") == [f"{below}/COMMIT", "attempts/000003.json", f"{below}/manifest.json"]
+    assert run.keys("list") == ["checkpoints", "attempts"]
+    assert run.pages == 1 + pages_of(sum(COUNTS))
+
+
+def test_ls_reads_one_document_per_row(run):
+    """It also needs the pages of the walks, the newest attempt's document and the COMMITs of the two newest."""
+    rows = list_rows(run, 50)
+    assert [info.name for info in rows.shown] == names_of(run._inner)[-50:]
+    assert {info.problem for info in rows.shown} == {None}
+    assert rows.left_out == 3_000 - 50
+    assert rows.latest == newest(run)
+    reads = run.keys("read")
+    assert sorted(reads) == sorted(
+        [
+            "attempts/000003.json",
+            *(f"checkpoints/{info.name}/manifest.json" for info in rows.shown),
+            *(f"checkpoints/{info.name}/COMMIT" for info in rows.shown[-2:]),
+        ]
+    )
+    assert run.pages == 1 + pages_of(files_of(run)) + 1  # the last is that of frozen/
+
+
+def test_start_reads_one_commit_and_sweep_none(run):
+    expected = newest(run)
+    _, state = start(run)
+    assert state.applied == [expected]
+    commits = [key for key in run.keys("read") if key.endswith("/COMMIT")]
+    assert set(commits) == {f"checkpoints/{expected}/COMMIT"}
+    assert len(commits) <= 5  # chosen, opened, proven, and looked at again
+    documents = [key for key in run.keys("read") if key.startswith("attempts/")]
+    assert set(documents) == {"attempts/000003.json", OWN}
+    assert run.keys("delete") == []
+    assert [key for key in run.keys("create") if not key.startswith(("attempts/", "run.json"))] == []
+    # Two listings of all folders; one walk of files.
+    assert run.pages <= 20 + 2 * pages_of(3_000) + pages_of(files_of(run))
+
+
+def test_save_requests_do_not_grow_with_checkpoints(run):
+    def calls_of_the_third_save(storage):
+        manager, state = start(storage)
+        save(manager, state)
+        save(manager, state)
+        storage.reset()
+        save(manager, state)
+        manager.close()
+        calls = [(call.operation, call.keys[0].split("/")[0]) for call in storage.calls]
+        return [pair for pair in calls if pair != ("create", "events")]  # these go by the clock
+
+    few = Counted(long_run(3, 4, 3))
+    assert calls_of_the_third_save(run) == calls_of_the_third_save(few)
+    assert run.keys("read") == [OWN] * 3  # the fence: before the save, before COMMIT, before retention
+    assert run.pages == few.pages
+
+
+def test_retention_reads_each_commit_once():
+    run = Counted(long_run(40, 60))
+    manager, state = start(run, keep=KeepLatest(90))
+    save(manager, state)
+    assert len(names_of(run._inner)) == 90
+    for _ in range(3):
+        run.reset()
+        save(manager, state)
+        assert len(names_of(run._inner)) == 90
+        # The two newest and their attempts are read anew; nothing of the others, and not the ones that go.
+        commits = [key for key in run.keys("read") if key.endswith("/COMMIT")]
+        assert set(commits) <= {f"checkpoints/{name}/COMMIT" for name in names_of(run._inner)[-2:]}
+        assert len(run.keys("read")) <= 3 + 6

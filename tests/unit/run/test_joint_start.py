@@ -13,7 +13,7 @@ from support.thread_ranks import results_of, run_ranks
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from ckptkit.errors import StateMismatchError as Mismatch
 from ckptkit.format.layout import attempt_key
-from ckptkit.run.joint_start import Opened, follow, lead
+from ckptkit.run.attempt import Opened, follow, lead
 
 CORRUPT, GONE, MISMATCH, OTHER = CorruptCheckpointError, CheckpointNotFoundError, Mismatch, RuntimeError
 
@@ -46,13 +46,12 @@ def take(storage):
     return lambda leader: Opened(ATTEMPT, leader.take(storage, opened(storage), lambda count: None))
 
 
-def start(storage, states, open_it):
+def start(storages, states, open_it):
     """Every rank's end."""
 
     def act(world):
-        if world.rank == 0:
-            return lead(world, [storage], states[0], open_it)
-        return follow(world, [storage], states[world.rank])
+        storage, state = storages[world.rank], states[world.rank]
+        return lead(world, [storage], state, open_it) if world.rank == 0 else follow(world, [storage], state)
 
     return run_ranks(len(states), act, timeout=timedelta(seconds=30))
 
@@ -70,7 +69,7 @@ def test_gravest_error_of_any_rank_ends_all():
         ([OTHER, None, None], ResumeError, 0),
     ]:
         states = [State(error and error(f"said by {rank}")) for rank, error in enumerate(errors)]
-        for rank, end in enumerate(start(storage, states, take(storage))):
+        for rank, end in enumerate(start([storage] * len(states), states, take(storage))):
             causes = [end.error, end.error.__cause__]
             if rank == said:
                 assert states[said].error in causes
@@ -81,34 +80,24 @@ def test_gravest_error_of_any_rank_ends_all():
             assert f"said by {said}" in str(end.error)
 
 
-def test_rank_that_sees_another_root_raises_that_itself():
+def test_ranks_that_see_another_root_or_are_elsewhere_are_refused():
     storage, elsewhere = checkpoint(3), checkpoint(3)
     elsewhere.files[attempt_key(1)] = b"{}"
-
-    def act(world):
-        if world.rank == 0:
-            return lead(world, [storage], State(), take(storage))
-        return follow(world, [elsewhere if world.rank == 1 else storage], State())
-
-    said = [str(ended.error) for ended in run_ranks(3, act, timeout=timedelta(seconds=30))]
-    assert said[1].startswith("rank 0 opened attempt 1")
-    assert said[0] == said[2] == f"rank 1: {said[1]}"
-
-
-def test_start_of_ranks_at_other_places_is_refused():
-    storage = checkpoint(3)
-    elsewhere = PROGRESS.model_copy(update={"epoch": 1})
-    for ended in start(storage, [State(), State(), State(progress=elsewhere)], take(storage)):
+    for rank, ended in enumerate(start([storage, elsewhere, storage], [State()] * 3, take(storage))):
+        assert "rank 0 opened attempt 1" in str(ended.error)
+        assert str(ended.error).startswith("rank 1: ") is (rank != 1)
+    ahead = PROGRESS.model_copy(update={"epoch": 1})
+    for ended in start([storage] * 3, [State(), State(), State(progress=ahead)], take(storage)):
         assert isinstance(ended.error, ResumeError)
         assert "the ranks do not agree on the position of the run" in str(ended.error)
-        assert f"Rank 2: {elsewhere}" in str(ended.error)
+        assert f"Rank 2: {ahead}" in str(ended.error)
 
 
 @pytest.mark.parametrize(("before", "now", "homes"), [(2, 5, [0, 1, 0, 1, 0]), (3, 2, [0, 1])])
 def test_each_rank_takes_the_part_of_its_home(before, now, homes):
     storage = checkpoint(before)
     states = [State() for _ in range(now)]
-    results = results_of(start(storage, states, take(storage)))
+    results = results_of(start([storage] * len(states), states, take(storage)))
     assert [ended.contents.state["user"]["rank"] for ended in results] == homes
     assert [int(state.given[0].tensors["own"][0]) for state in states] == homes
     assert [ended.document for ended in results] == [ATTEMPT] * now
@@ -124,5 +113,5 @@ def test_fresh_start_after_failed_take_has_no_contents():
         return Opened(ATTEMPT, None)
 
     states = [State(CorruptCheckpointError("bad here")), State()]
-    assert [ended.contents for ended in results_of(start(storage, states, open_it))] == [None, None]
+    assert [ended.contents for ended in results_of(start([storage] * 2, states, open_it))] == [None, None]
     assert len(states[1].given) == 2

@@ -1,16 +1,19 @@
-"""What a person may call a checkpoint: its name, the beginning of it, a step, the latest, and the best by a metric."""
+"""What a person may call a checkpoint, and which one is opened, also while a job is running."""
 
 from __future__ import annotations
 
 import pytest
-from support.runs.dict_storage import DictStorage
+from support.runs.dict_storage import Counted, DictStorage
 from support.runs.grown import ON_REQUEST
+from support.runs.long_run import long_run, names_of
 
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
+from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
-from ckptkit.run.resolve import named, open_wanted
+from ckptkit.run.resolve import choose, named, open_wanted
+from ckptkit.testing.faults import Fault
 from ckptkit.testing.state import NumpyRun
 
 KEEP = KeepLatest(9)
@@ -73,6 +76,12 @@ def test_what_names_nothing_says_what_is_there(storage):
             named(Index(storage), text)
         with pytest.raises(CheckpointNotFoundError, match="no committed checkpoint at dict://run"):
             named(Index(DictStorage()), text)
+    for name in ("latest", "a000001-c0000000009-m0000"):
+        with pytest.raises(CheckpointNotFoundError, match="no committed checkpoint at dict://run"):
+            open_wanted(DictStorage(), name)
+    for name in ("a000001-c0000000009-m0000", "a000007-c0000000001-m0000"):
+        with pytest.raises(CheckpointNotFoundError, match="there are: a000001-c00"):
+            open_wanted(storage, name)
 
 
 def test_later_try_of_a_point_is_taken(storage):
@@ -125,30 +134,74 @@ def test_unreadable_attempt_leaves_it_open_whether_the_run_went_on(storage, text
         attempt(storage, text)
 
 
-@pytest.mark.parametrize("text", ["2", "best:loss:min"])
-def test_rewind_goes_back_in_any_case(storage, text):
-    attempt(storage, text, {10: None, 12: {"loss": 0.01}, 16: None})
-    best = "a000002-c0000000003-m0000"
-    assert attempt(storage, text, rewind=True) == (best if text != "2" else CALLED["2"])
+def test_rewind_goes_back_in_any_case(storage):
+    attempt(storage, "2", {10: None, 12: {"loss": 0.01}, 16: None})
+    assert attempt(storage, "2", rewind=True) == CALLED["2"]
+    assert attempt(storage, "best:loss:min", rewind=True) == "a000002-c0000000003-m0000"
 
 
-def test_best_is_asked_for_anew_after_another_was_named(storage):
-    """A run that once went back to a checkpoint by its name may go back to its best."""
-    attempt(storage, "a000001-c0000000001-m0001", {6: None, 12: None})
-    assert attempt(storage, "best:loss:max") == CALLED["best:loss:max"]
-
-
-def test_step_means_its_end_after_another_point_in_it_was_named(storage):
+def test_step_and_best_mean_their_own_after_another_was_named(storage):
+    """Of a step, its end; a run that once went back to a checkpoint by its name may go back to its best."""
     attempt(storage, "a000001-c0000000002-m0001", {10: None, 12: None})
     assert attempt(storage, "2", {9: None}) == CALLED["2"]
     assert attempt(storage, "2") == "a000003-c0000000002-m0001"
-
-
-def test_corrupt_checkpoint_is_no_reason_to_take_the_second_best(storage):
-    storage.files[f"checkpoints/{CALLED['2']}/manifest.json"] += b" "
-    with pytest.raises(CorruptCheckpointError, match=f"{CALLED['2']}/manifest.json"):
-        named(Index(storage), "best:loss:min")
+    assert attempt(storage, "best:loss:max") == CALLED["best:loss:max"]
 
 
 def remove(storage: DictStorage, part: str) -> None:
     storage.files = {key: data for key, data in storage.files.items() if part not in key}
+
+
+class Pruned(DictStorage):
+    """Removes a checkpoint when its manifest is read, as often as is asked for."""
+
+    times = 1
+
+    def read(self, key: str, max_bytes: int) -> bytes:
+        if key.endswith("manifest.json") and self.times:
+            self.times -= 1
+            folder = key.rpartition("/")[0]
+            self.files = {path: data for path, data in self.files.items() if not path.startswith(folder)}
+        return super().read(key, max_bytes)
+
+
+def test_latest_is_first_choice_and_name_costs_no_listing():
+    storage = long_run(2, 3)
+    assert open_wanted(storage).name == choose(Index(storage)).first
+    counted, older = Counted(storage), names_of(storage)[0]
+    assert str(open_wanted(counted, older).name) == older
+    assert counted.pages == 0
+
+
+def test_retention_of_latest_triggers_newer_look():
+    storage = Pruned(long_run(12).files)
+    *_, before, newest = names_of(storage)
+    assert str(open_wanted(storage).name) == before
+    storage = Pruned(long_run(12).files)
+    with pytest.raises(CheckpointNotFoundError, match=f"{newest}.* removed|no committed checkpoint '{newest}'"):
+        open_wanted(storage, newest)
+    storage.times = 100
+    with pytest.raises(StorageError, match="10 times in a row"):
+        open_wanted(storage)
+
+
+def test_named_one_committed_meanwhile_is_opened():
+    storage = long_run(2)
+    name = CheckpointName.parse(names_of(storage)[-1])
+    commit = storage.files.pop(name.commit_key)
+    publish = Fault(lambda: storage.create(name.commit_key, commit), operations={"list", "walk"})
+    assert open_wanted(Counted(storage, [publish]), str(name)).name == name
+    assert publish.fired == 1
+
+
+def test_corrupt_wanted_checkpoint_is_named_not_skipped():
+    storage = long_run(3)
+    newest = CheckpointName.parse(names_of(storage)[-1])
+    data = storage.files[newest.rank_key(0)]
+    storage.files[newest.rank_key(0)] = data.replace(b'"rank":0', b'"rank":1')
+    for checkpoint in ("latest", str(newest)):
+        with pytest.raises(CorruptCheckpointError, match=r"rank-00000\.json"):
+            open_wanted(storage, checkpoint)
+    del storage.files["attempts/000001.json"]
+    with pytest.raises(CorruptCheckpointError, match=r"000001\.json is missing"):
+        open_wanted(storage, str(newest))

@@ -1,4 +1,4 @@
-"""A start where documents were lost, or are not there yet."""
+"""A start where documents were lost."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import re
 from datetime import timedelta
 
 import pytest
-from support.runs.ranks import Mortal, digests_at, live
+from support.runs.ranks import Mortal, live
 from support.runs.roots import root_at
 from support.thread_ranks import results_of, run_ranks
 
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage, Killed
+from ckptkit.testing.faults import FaultyStorage
 
 
 def alone(storage, until):
     act = lambda world: live(storage, Mortal(world, FaultyStorage(storage)), until, final=True)  # noqa: E731
     return run_ranks(1, act, timeout=timedelta(seconds=60))[0]
-
-
-def first_save_interrupted(root):
-    dying = FaultyStorage(LocalStorage(root), [Fault("kill", operations={"create"}, key="checkpoints/*/COMMIT")])
-    assert isinstance(alone(dying, 6).error, Killed)
 
 
 @pytest.mark.parametrize("kept", [r".*\.safetensors", r".*\.safetensors|run.json|attempts/000001.json"])
@@ -43,15 +38,3 @@ def test_frozen_shards_without_documents_are_no_fresh_start(tmp_path):
     file.write_bytes(b"bits")
     with pytest.raises(CorruptCheckpointError, match="its documents are lost"):
         results_of([alone(LocalStorage(tmp_path), 6)])
-
-
-@pytest.mark.parametrize("at", ["damaged", {"operations": {"create"}, "key": "attempts/*"}, {"operations": {"list"}}])
-def test_run_whose_first_save_was_interrupted_is_no_loss(tmp_path, at):
-    """With a damaged run.json; or interrupted after this start had looked for documents."""
-    storage = LocalStorage(tmp_path)
-    if at == "damaged":
-        first_save_interrupted(tmp_path)
-        (tmp_path / "run.json").write_bytes(b"{")
-    else:
-        storage = FaultyStorage(storage, [Fault(lambda: first_save_interrupted(tmp_path), **at)])
-    assert results_of([alone(storage, 6)])[0].digest == digests_at(1, 6)[0]

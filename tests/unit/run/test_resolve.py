@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import example, given, settings
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.runs.dict_storage import Counted, DictStorage
 from support.runs.long_run import long_run, names_of
 
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
+from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.format.documents import AttemptDocument, Commit, PassedOver, Void, encode
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
@@ -70,47 +70,46 @@ RUNS = st.builds(
 )
 
 
-@dataclass
 class Eager:
-    """A run of which everything was read first."""
+    """A run of which everything is read first; chooses by the text of the protocol."""
 
-    made: Made
-    index: Index
-    passed_over: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self):
-        index, made = self.index, self.made
-        self.committed = [name for name in index.names if index.is_committed(name)]
-        self.numbers = sorted({*index.attempts, *(name.attempt for name in self.committed)}, reverse=True)
+    def __init__(self, made: Made) -> None:
+        self.made, self.index, self.passed_over = made, Index(made.storage()), set()
+        self.committed = [name for name in self.index.names if self.index.is_committed(name)]
+        self.numbers = sorted({*self.index.attempts, *(name.attempt for name in self.committed)}, reverse=True)
         unreadable = ("absent", "corrupt")
-        self.readable = [item for item in self.numbers if made.attempts.get(item, "absent") not in unreadable]
-        if not index.names:
+        self.readable = [number for number in self.numbers if made.attempts.get(number, "absent") not in unreadable]
+        if not self.index.names:
             self.numbers = [number for number in self.numbers if number >= max(self.readable, default=0)]
-        kinds = made.folders
-        self.foreign = {item for item in self.committed if kinds[item] == "foreign" and item.attempt in self.readable}
+        foreign = [name for name in self.committed if made.folders[name] == "foreign"]
+        self.foreign = {name for name in foreign if name.attempt in self.readable}
         self.with_commits = {name.attempt for name in self.committed if name not in self.foreign}
 
-    def head(self):
+    def choose(self):
+        head = self._head()
+        if head is not None:
+            return [str(name) for name in head[1]], str(head[2]), self.passed_over
+        if self.committed:
+            raise CorruptCheckpointError("orphans")
+        if self.readable and self.made.attempts[self.readable[0]] is not None:
+            raise CorruptCheckpointError("emptied")
+        return [], None, self.passed_over
+
+    def _head(self):
         """The lineage of the newest that counts, all commits on it, and the first of them that is its own."""
         head = self._by_commits()
         newer = self.numbers if head is None else self.numbers[: self.numbers.index(head[0].segments[0].attempt)]
-        for attempt in newer:
-            if attempt in self.with_commits:
+        for attempt in (number for number in newer if number not in self.with_commits):
+            if not Lineage(self.index, attempt).whole().segments:
+                self.passed_over.add(attempt_key(attempt))
                 continue
-            own = Lineage(self.index, attempt).whole()
-            if not own.segments:
-                self.passed_over.setdefault(attempt_key(attempt), str(own.broken))
-                continue
-            parent = self.made.attempts[attempt]
-            branch = self.made.branches.get(attempt)
-            if branch is not None and parent in map(str, self.committed):
+            parent, branch = self.made.attempts[attempt], self.made.branches.get(attempt)
+            is_missing = parent not in (None, *map(str, self.committed))
+            if branch is not None and parent is not None and not is_missing:
                 return self._at(attempt) or head
-            if branch is not None and parent is not None:
-                reason = f"it went back to {branch}, which is missing"
-                self.passed_over.setdefault(attempt_key(attempt), reason)
-            elif parent not in (None, *map(str, self.committed)) and head and CheckpointName.parse(parent) > head[2]:
-                reason = f"it continued from {parent}, which is newer than the checkpoints here and is missing"
-                self.passed_over.setdefault(attempt_key(attempt), reason)
+            is_newer = is_missing and head is not None and CheckpointName.parse(parent) > head[2]
+            if (branch is not None and parent is not None) or is_newer:
+                self.passed_over.add(attempt_key(attempt))
             if parent == (str(head[2]) if head else None) and attempt not in self.made.unsure:
                 break  # it has looked at those before it
         return head
@@ -118,7 +117,7 @@ class Eager:
     def _by_commits(self):
         for attempt in self.numbers:
             if attempt not in self.with_commits:
-                self._leave_aside(name for name in reversed(self.committed) if name.attempt == attempt)
+                self.passed_over |= {str(name) for name in self.committed if name.attempt == attempt}
             elif head := self._at(attempt):
                 return head
         return None
@@ -127,66 +126,23 @@ class Eager:
         lineage = Lineage(self.index, attempt).whole()
         on_it = [name for segment in lineage.segments for name in reversed(self.committed) if name in segment]
         if self.foreign.issuperset(on_it):
-            if lineage.broken_at is not None:
-                self.passed_over.setdefault(attempt_key(lineage.broken_at), str(lineage.broken))
-            self._leave_aside(on_it)
+            broken = {attempt_key(lineage.broken_at)} if lineage.broken_at is not None else set()
+            self.passed_over |= broken | set(map(str, on_it))
             return None
         return lineage, on_it, next(name for name in on_it if name not in self.foreign)
-
-    def _leave_aside(self, names):
-        for name in names:
-            reason = f"its COMMIT has another token than {attempt_key(name.attempt)}"
-            self.passed_over.setdefault(str(name), reason)
-
-
-def eagerly(made: Made, checkpoint: str, rewind: bool):
-    """The choice by the text of the protocol."""
-    run = Eager(made, Index(made.storage()))
-    head = run.head()
-    grown, hidden = went_on(made, head, checkpoint, run.readable) if head and checkpoint != "latest" else (False, False)
-    if checkpoint != "latest" and (rewind or not grown):
-        if checkpoint not in map(str, run.committed):
-            raise CheckpointNotFoundError(checkpoint)
-        if not rewind and hidden:
-            raise CorruptCheckpointError("it is unknown whether it already continued from there")
-        return [checkpoint], checkpoint, checkpoint, {} if rewind else run.passed_over
-    if head is not None:
-        return [str(name) for name in head[1]], str(head[2]), None, run.passed_over
-    if run.committed:
-        raise CorruptCheckpointError("orphans")
-    if run.readable and made.attempts[run.readable[0]] is not None:
-        raise CorruptCheckpointError("emptied")
-    return [], None, None, run.passed_over
-
-
-def went_on(made, head, checkpoint, readable):
-    """Whether the head began at what had been named before; and whether a document hides that."""
-    at = CheckpointName.parse(checkpoint).attempt
-    if (head[0].broken_at or 0) > at:
-        return False, True
-    began = [item.attempt for item in head[0].segments if made.attempts[item.attempt] == checkpoint]
-    between = [number for number in made.attempts if began and at < number <= began[0]]
-    if any(made.branches.get(number) == checkpoint for number in between if number in readable):
-        return True, False
-    return False, any(made.attempts[number] == "corrupt" for number in between)
 
 
 def outcome(function):
     try:
         return function()
-    except (CheckpointNotFoundError, CorruptCheckpointError) as error:
+    except CorruptCheckpointError as error:
         return type(error)
 
 
 def described(choice):
     names = [str(name) for name in choice.candidates]
     assert [str(name) for name in choice.candidates] == names
-    return (
-        names,
-        str(choice.first) if choice.first else None,
-        choice.branch,
-        {item.checkpoint: item.reason for item in choice.passed_over},
-    )
+    return names, str(choice.first) if choice.first else None, {item.checkpoint for item in choice.passed_over}
 
 
 OLDER, NEWER, OF_OTHERS = (CheckpointName(attempt, 1, 0, 1) for attempt in (1, 2, 3))
@@ -196,21 +152,19 @@ OVERTAKEN = Made(
 
 
 @settings(max_examples=300)
-@example(OVERTAKEN, "latest", False)
-@given(RUNS, st.one_of(st.just("latest"), NAME.map(str)), st.booleans())
-def test_what_is_chosen_is_what_the_protocol_says(made, checkpoint, rewind):
+@example(OVERTAKEN)
+@given(RUNS)
+def test_what_is_chosen_is_what_the_protocol_says(made):
     storage = made.storage()
-    expected = outcome(lambda: eagerly(made, checkpoint, rewind))
+    expected = outcome(Eager(made).choose)
     for view in (Index, Survey):
-        chosen = outcome(lambda view=view: described(choose(view(storage), checkpoint, rewind=rewind)))
-        assert chosen == expected
+        assert outcome(lambda view=view: described(choose(view(storage)))) == expected
 
 
 @settings(max_examples=300)
 @given(RUNS)
 def test_survey_takes_for_committed_what_reading_does(made):
-    storage = made.storage()
-    index, survey = Index(storage), Survey(storage)
+    index, survey = Index(made.storage()), Survey(made.storage())
     assert survey.names == index.names
     assert [survey.is_committed(name) for name in index.names] == [index.is_committed(name) for name in index.names]
 
@@ -237,32 +191,64 @@ def test_unreadable_document_is_read_again():
 
 @pytest.mark.parametrize("what", ["COMMIT", "manifest.json", "rank-00000.json"])
 def test_checkpoint_that_goes_meanwhile_is_no_damage(what):
-    reads = [list_checkpoints, *([latest_checkpoint] if what == "manifest.json" else [])]
-    for read in reads:
+    def remove():
+        storage._inner.files = {key: data for key, data in storage._inner.files.items() if newest not in key}
+
+    for read in [list_checkpoints, *([latest_checkpoint] if what == "manifest.json" else [])]:
         storage = Counted(long_run(3))
         newest, before = names_of(storage._inner)[:-3:-1]
-
-        def remove(storage=storage, newest=newest):
-            files = storage._inner.files
-            storage._inner.files = {key: data for key, data in files.items() if newest not in key}
-
         fault = storage.inject(Fault(remove, operations={"read"}, key=f"*/{newest}/{what}"))
-        described = read(storage)
+        told = read(storage)
         assert fault.fired == 1
         if read is list_checkpoints:
-            assert {info.name: info.problem for info in described} == dict.fromkeys(names_of(storage._inner))
+            assert {info.name: info.problem for info in told} == dict.fromkeys(names_of(storage._inner))
         else:
-            assert described.name == before
+            assert told.name == before
 
 
-def test_latest_reports_problem_of_commit_or_manifest():
-    made = long_run(2)
-    name = CheckpointName.parse(names_of(made)[-1])
-    for key in (name.commit_key, name.manifest_key):
-        storage = made.copy()
-        data = bytearray(storage.files[key])
-        data[len(data) // 2] ^= 1
-        storage.files[key] = bytes(data)
-        latest = latest_checkpoint(storage)
-        assert latest.name == str(name)
-        assert key in latest.problem
+def lineage_of(parents, newest):
+    return Lineage(Index(Made(parents, {}, {}, frozenset()).storage()), newest).whole()
+
+
+A2C9, A3C7 = str(CheckpointName(2, 9, 0)), str(CheckpointName(3, 7, 0))
+
+
+def test_broken_lineage_names_break_and_keeps_rest():
+    for parents, newest, attempts, message in [
+        ({3: A2C9, 1: None}, 3, [3], "attempts/000002.json is missing"),
+        ({2: A2C9}, 2, [], "000002.json names the parent 'a000002-c0000000009-m0000'"),
+        ({2: A3C7, 3: A2C9}, 3, [3], "000002.json names the parent 'a000003-c0000000007-m0000'"),
+        ({2: "x" * 4000}, 2, [], "which is not a checkpoint of an earlier attempt"),
+    ]:
+        lineage = lineage_of(parents, newest)
+        assert [segment.attempt for segment in lineage.segments] == attempts, parents
+        assert newest - len(attempts) == lineage.broken_at
+        assert isinstance(lineage.broken, CorruptCheckpointError)
+        assert message in str(lineage.broken)
+        assert len(str(lineage.broken)) < 300
+
+
+PARENT = st.one_of(
+    st.none(),
+    st.builds(CheckpointName, st.integers(1, 8), st.integers(0, 3), st.integers(0, 1), st.integers(1, 2)).map(str),
+    st.just("nonsense"),
+)
+
+
+@given(st.dictionaries(st.integers(1, 8), PARENT), st.integers(1, 8))
+def test_lineage_walk_ends_for_any_documents(parents, newest):
+    lineage = lineage_of(parents, newest)
+    walked = [segment.attempt for segment in lineage.segments]
+    # The attempt at a break was looked at, too, but nothing of it can be checked.
+    looked_at = [*walked, *([lineage.broken_at] if lineage.broken_at is not None else [])]
+    assert looked_at[0] == newest
+    assert looked_at == sorted(set(looked_at), reverse=True)
+    assert (lineage.broken is None) == (lineage.broken_at is None)
+    assert (lineage.broken is None) == (looked_at[-1] in parents and parents[looked_at[-1]] is None)
+    for upper, lower in zip(lineage.segments, lineage.segments[1:], strict=False):
+        assert str(lower.last) == parents[upper.attempt]
+    limits = {segment.attempt: segment.last for segment in lineage.segments}  # the newest attempt has none
+    for name in (CheckpointName(attempt, 2, micro_step) for attempt in range(1, 9) for micro_step in (0, 1)):
+        limit = limits.get(name.attempt)
+        assert (name in lineage) == (name.attempt in limits and (limit is None or name <= limit))
+    assert all(limit in lineage for limit in limits.values() if limit is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -15,9 +16,10 @@ from ckptkit.core.save_policy import SaveEvery
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.goodput import CLASSES, Account, CommittedState, Life, Moment, account_of
+from ckptkit.run.interval import Failures, SaveTimes, choose_interval, daly
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.report.story import RunStory, read_story
+from ckptkit.tools.report.story import read_story
 
 K = 4
 STEP = 2.5  # seconds of a micro-step
@@ -71,12 +73,8 @@ class Process:
             self.manager.save_final(self.run)
 
 
-def story_of(root: Path) -> RunStory:
-    return read_story(LocalStorage(root), datetime(2026, 6, 1, tzinfo=timezone.utc))
-
-
 def account_at(root: Path) -> Account:
-    return story_of(root).account
+    return read_story(LocalStorage(root), datetime(2026, 6, 1, tzinfo=timezone.utc)).account
 
 
 def grow(root: Path, world: World, *, steps_of_clock: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)) -> None:
@@ -165,30 +163,14 @@ def test_a_watched_life_is_known_to_its_death():
     assert account.undisturbed_seconds == account.seconds - 60 - 8 - 127
 
 
-def test_a_hang_is_no_training():
+def test_a_hang_is_no_training_and_a_life_may_be_stored_late():
+    """The storage failed when the first one ended: the event with the later attempt tells which one it was."""
     phases = {"starting": 100.0, "first_step": 20.0, "training": 210.0, "saving": 20.0, "hung": 50.0}
-    seen = watched(1, cause="hang", phases=phases)
-    account = account_of([lived(1, 0, seen), lived(2, 80, watched(2, restored_step=80, down_seconds=1.0))])
-    first = account.lives[0]
-    assert first.seconds["hung"] == 50
-    assert first.seconds["trained"] == 200
-    assert first.seconds["repeated"] == 10
-    assert sum(first.seconds.values()) == 400
-
-
-def test_a_life_is_stored_late_with_a_later_attempt():
-    """The storage failed when the first one ended: its attempt tells which one it was."""
-    late = [watched(1), watched(2, restored_step=80, down_seconds=1.0, cause="finished", committed_step=100)]
+    late = [watched(1, cause="hang", phases=phases), watched(2, restored_step=80, down_seconds=1.0, cause="finished")]
     account = account_of([lived(1, 0), lived(2, 80, *late, *late)])
-    assert [(life.attempt, life.how) for life in account.lives] == [(1, "killed"), (2, "finished")]
+    assert [(life.attempt, life.how) for life in account.lives] == [(1, "hang"), (2, "finished")]
     assert account.seconds == 400 + 1 + 400
-
-
-def test_a_failed_start_after_the_end_takes_nothing_back():
-    """Nobody has continued: that its tail is not saved would matter only then."""
-    end = watched(1, cause="finished")
-    failed = failed_start(number=1, supervisor="cd" * 16)
-    assert account_of([lived(1, 0, end, failed)]).totals["trained"] == 260
+    assert account.lives[0].seconds == {"starting": 120, "trained": 200, "repeated": 10, "saving": 20, "hung": 50}
 
 
 def life(number, born, began, seen, from_batches, to_batches, how, *taken, starting=10.0):  # noqa: PLR0917
@@ -241,20 +223,14 @@ def test_a_life_without_events_leaves_a_gap_that_nobody_saw():
     assert (account.seconds, account.totals["unseen"]) == (250, 50)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from([None, "failed", "finished", "preempted", "overtaken"]),
-            st.integers(0, 50),
-            st.integers(0, 50),
-            st.floats(0.1, 1e4),
-            st.floats(0, 1e4),
-            st.floats(0, 1),
-        ),
-        min_size=1,
-        max_size=6,
-    )
-)
+ENDS = st.sampled_from([None, "failed", "finished", "preempted", "overtaken"])
+BATCHES = st.integers(0, 50)
+
+
+DRAWN = st.tuples(ENDS, BATCHES, BATCHES, st.floats(0.1, 1e4), st.floats(0, 1e4), st.floats(0, 1))
+
+
+@given(st.lists(DRAWN, min_size=1, max_size=6))
 def test_classes_always_add_up(drawn):
     at, lives = 0.0, []
     for number, (how, first, more, seconds, gap, part) in enumerate(drawn, 1):
@@ -269,3 +245,48 @@ def test_classes_always_add_up(drawn):
     assert all(seconds >= 0 for entry in account.lives for seconds in entry.seconds.values())
     assert set(account.totals) == set(CLASSES)
     assert 0 <= account.share <= 1
+
+
+HOUR, DAY = 3600.0, 86_400.0
+
+
+def waste(interval: float, stall: float, mean: float) -> float:
+    """Share of the time that is lost, for exponential times between failures (Daly's model)."""
+    return 1 - interval / (mean * math.expm1((interval + stall) / mean))
+
+
+def test_daly_is_the_best_interval():
+    for stall, mean in [(0.1, DAY), (1.0, HOUR), (20.0, 600.0), (60.0, 600.0), (300.0, HOUR)]:
+        chosen = daly(stall, mean)
+        around = [waste(chosen * factor, stall, mean) for factor in (0.5, 0.8, 1.25, 2.0)]
+        assert waste(chosen, stall, mean) < min(around)
+        best = min(waste(chosen * 2 ** (place / 50), stall, mean) for place in range(-100, 101))
+        assert waste(chosen, stall, mean) <= best * 1.005
+    assert daly(0.0, HOUR) == 0.0  # free saves
+    assert daly(3 * HOUR, HOUR) == HOUR  # hopeless ones
+
+
+def test_history_outweighs_the_prior():
+    for failures, low, high in [
+        (Failures(0, 0.0), 60, 300),  # the prior alone
+        (Failures(0, HOUR), 3 * HOUR, 24 * HOUR),
+        (Failures(0, 30 * DAY), 30 * DAY, 100 * DAY),
+        (Failures(1, HOUR), 0.9 * HOUR, 1.1 * HOUR),
+        (Failures(29, 29 * HOUR), 0.95 * HOUR, 1.05 * HOUR),
+        (Failures(1000, 1000 * HOUR), 0.999 * HOUR, 1.001 * HOUR),
+    ]:
+        assert low <= 1 / failures.rate <= high, failures
+
+
+def test_what_bounds_the_interval():
+    stalls, slow = SaveTimes(stall_seconds=20.0, took_seconds=1.0), SaveTimes(0.01, 400.0)
+    for times, failures, bound, seconds in [
+        (stalls, Failures(), "overhead", 2000.0),
+        (slow, Failures(5, HOUR), "storage", 500.0),
+        (slow, Failures(0, HOUR), "storage", 1600.0),
+    ]:
+        choice = choose_interval(times, failures, 0.01)
+        assert (choice.bound, choice.seconds) == (bound, seconds)
+    failed = choose_interval(stalls, Failures(1, 600.0), 0.01)
+    assert failed.bound == "failures"
+    assert failed.seconds < 200

@@ -1,47 +1,35 @@
-"""Two roots seen as one: which of two files under one key counts, and in which order one is created."""
+"""Two roots seen as one: which of two files under one key counts; and how fast an upload may be."""
 
 from __future__ import annotations
 
 import pytest
+from support.clock import Clock
 from support.runs.dict_storage import DictStorage
 
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, Void, encode
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key
 from ckptkit.run.homes import Homes
+from ckptkit.run.upload import UploadPace
 
 NAME = CheckpointName(1, 5, 0)
 ONE, OTHER = "1" * 32, "2" * 32
 
 
-class Noted(DictStorage):
-    """Notes who is asked to create what, in a list that both roots share; ``bad`` keys cannot be read."""
+class Damaged(DictStorage):
+    """Has ``bad`` keys, which cannot be read."""
 
-    def __init__(self, who: str, created: list[tuple[str, str]]) -> None:
-        super().__init__()
-        self.who, self.created, self.bad = who, created, set()
-
-    def create(self, key, data):
-        self.created.append((self.who, key))
-        super().create(key, data)
+    bad = frozenset()
 
     def read(self, key, max_bytes):
-        self._refuse_bad(key)
-        return super().read(key, max_bytes)
-
-    def read_into(self, key, buffers, offset_bytes=0):
-        self._refuse_bad(key)
-        return super().read_into(key, buffers, offset_bytes)
-
-    def _refuse_bad(self, key):
         if key in self.bad:
             raise CorruptCheckpointError(f"{key} cannot be read")
+        return super().read(key, max_bytes)
 
 
 @pytest.fixture
 def roots():
-    created: list[tuple[str, str]] = []
-    return Noted("local", created), Noted("mirror", created)
+    return Damaged(), Damaged()
 
 
 def run_of(token):
@@ -60,7 +48,6 @@ DAMAGED = COMMIT[:-1]
 def test_whole_and_real_document_of_two_counts():
     for key, local, mirror, counts in [
         (RUN, run_of(ONE), run_of(OTHER), "mirror"),
-        (RUN, run_of(ONE), b"{}", "local"),
         (attempt_key(1), attempt_of(ONE), attempt_of(OTHER), "local"),
         (attempt_key(1), b"{}", attempt_of(OTHER), "mirror"),
         (attempt_key(1), None, attempt_of(OTHER), "mirror"),
@@ -81,42 +68,29 @@ def test_whole_and_real_document_of_two_counts():
 
 @pytest.mark.parametrize("bad", [True, False], ids=["unreadable", "absent"])
 def test_unusable_local_file_is_read_at_mirror(roots, bad):
+    """But an unreadable COMMIT counts before a void one."""
     local, mirror = roots
     key = f"{NAME.rank_folder(0)}/weights-000.safetensors"
     mirror.files[key] = mirror.files[NAME.manifest_key] = b"12345"
+    mirror.files[NAME.commit_key] = VOID
     if bad:
-        local.files |= mirror.files
-        local.bad |= {key, NAME.manifest_key}
+        local.files |= {**mirror.files, NAME.commit_key: COMMIT}
+        local.bad = {key, NAME.manifest_key, NAME.commit_key}
     received = bytearray(3)
     assert Homes(roots).read_into(key, [memoryview(received)], 1) == 3
     assert received == b"234"
     assert Homes(roots).read(NAME.manifest_key, 9) == b"12345"
+    assert Homes(roots).read(NAME.commit_key, 1 << 16) == (b"" if bad else VOID)
+    assert Homes(roots).copies(NAME) == [local] * bad
 
 
-def test_unreadable_commit_counts_before_void_one(roots):
-    local, mirror = roots
-    local.files[NAME.commit_key], mirror.files[NAME.commit_key] = COMMIT, VOID
-    local.bad.add(NAME.commit_key)
-    assert Homes(roots).read(NAME.commit_key, 1 << 16) == b""
-    assert Homes(roots).copies(NAME) == [local]
-
-
-def test_document_is_created_at_the_mirror_first(roots):
-    both = Homes(roots)
-    both.create(RUN, b"data")
-    assert roots[0].created == [("mirror", RUN), ("local", RUN)]
-    assert [root.files for root in roots] == [{RUN: b"data"}] * 2
-    both.delete([RUN])
-    assert [root.files for root in roots] == [{}, {}]
-
-
-@pytest.mark.parametrize("where", [0, 1], ids=["local", "mirror"])
+@pytest.mark.parametrize("where", [0, 1])
 def test_other_document_at_either_root_wins(roots, where):
     roots[where].files[attempt_key(1)] = b"other"
     with pytest.raises(FileExistsError):
         Homes(roots).create(attempt_key(1), b"data")
     assert roots[where].files[attempt_key(1)] == b"other"
-    assert (attempt_key(1) in roots[0].files) == (where == 0)
+    assert (attempt_key(1) in roots[0].files) == (where == 0)  # it is created at the mirror first
 
 
 def test_copies_and_files_of_both_are_there(roots):
@@ -130,3 +104,15 @@ def test_copies_and_files_of_both_are_there(roots):
     assert both.list("checkpoints").folders == {str(NAME), str(later)}
     assert dict(both.list("attempts").files) == {"000002.json": 5}
     assert both.walk("attempts/") == {attempt_key(2): 5}
+
+
+def test_pieces_wait_for_what_they_take():
+    """Time in which nothing was sent is not saved up, and without a bound nothing waits."""
+    clock = Clock(lambda: 0.0)
+    pace = UploadPace(1000, monotonic=clock, pause=clock.wait)
+    for size_bytes, seconds in [(500, 0.5), (250, 0.25), (1000, 1.0), (1000, 1.0)]:
+        begun = clock()
+        pace.spend(size_bytes)
+        assert clock() - begun == pytest.approx(seconds)
+        clock.wait(60 if size_bytes == 250 else 0)
+    UploadPace(None, monotonic=clock, pause=lambda _: pytest.fail("it waits")).spend(1 << 40)
