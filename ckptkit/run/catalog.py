@@ -7,8 +7,10 @@ A checkpoint whose documents are corrupt is listed with the reason: `list_checkp
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice, pairwise
 from typing import Literal
 
@@ -92,13 +94,14 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
     survey = Survey(storage)
     names = list(filter(survey.is_committed, survey.names))
     shown = names if most is None else names[-most:]
-    frozen: dict[int | None, dict[str, int]] = {}
-    for key, size_bytes in storage.walk(f"{FROZEN}/").items():  # after the checkpoints, which need it
-        frozen.setdefault(attempt_of(key), {})[key] = size_bytes
+    walked, lock = cache(lambda: storage.walk(f"{FROZEN}/")), threading.Lock()
+
+    def frozen() -> Mapping[str, int]:  # asked for after the checkpoints, which need it
+        with lock:  # several threads may ask at once, and a listing is made once
+            return walked()
+
     rows = Rows(
-        _describe_all(
-            shown, lambda name: _read_manifest(storage, survey.files(name), frozen.get(name.attempt, {}), name)
-        ),
+        _describe_all(shown, lambda name: _read_manifest(storage, survey.files(name), frozen, name)),
         len(names) - len(shown),
         {str(name): sum(survey.files(name).values()) for name in shown},
         {str(name): certified_from(survey.files(name)) for name in shown},
@@ -113,11 +116,11 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
 
 
 def _read_manifest(
-    storage: Storage, files: Mapping[str, int], shared: Mapping[str, int], name: CheckpointName
+    storage: Storage, files: Mapping[str, int], frozen: Callable[[], Mapping[str, int]], name: CheckpointName
 ) -> Manifest:
     """Read the manifest of ``name``; raise CorruptCheckpointError if the listed sizes show that a file is damaged.
 
-    ``files`` has the sizes in its folder, ``shared`` those of the frozen shards of its attempt by key.
+    ``files`` has the sizes in its folder, ``frozen`` returns those of all shared shards by key.
     """
     size_bytes = files.get(MANIFEST)
     if size_bytes is None:
@@ -131,12 +134,14 @@ def _read_manifest(
         raise missing(storage, name, name.manifest_key) from error
     own = {f"{name.folder}/{file}": size for file, size in files.items()}
     own_bytes = sum(size for key, size in own.items() if key.endswith(".safetensors"))
+    is_whole = own_bytes == manifest.size_bytes
+    shared = {} if is_whole else {key: size for key, size in frozen().items() if attempt_of(key) == name.attempt}
     sizes = {**shared, **own}
     expected = {
         name.commit_key: commit_bytes(size_bytes),
         **{file.key: file.size_bytes for file in manifest.rank_files},
     }
-    if manifest.size_bytes not in (own_bytes, own_bytes + sum(shared.values())):  # the ranks' documents tell which file
+    if own_bytes + sum(shared.values()) != manifest.size_bytes:  # the ranks' documents tell which file
         ranks = (read_rank(storage, name, rank, file, None) for rank, file in enumerate(manifest.rank_files))
         expected.update({shard.key: shard.size_bytes for document in ranks for shard in document.shards})
     for key, expected_bytes in expected.items():
