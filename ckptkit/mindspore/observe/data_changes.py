@@ -1,9 +1,7 @@
 """Tells what the objects that batches come from change themselves from what the steps of a training change in them.
 
-A resume reads the data again, or restores them by their own state; so what they change themselves is not stored. What
-the steps change in them is in no checkpoint, and is named.
-
-Guarantees: a look changes nothing. Main thread only.
+A resume reads the data again, or restores them by their own state; what the steps change in them is in no checkpoint,
+and is named. Guarantees: a look changes nothing. Main thread only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,12 @@
 
 It looks before the first micro-step, after 1, 2, 4, 8, ... of them, at each end of an epoch, and before a save if a
 look is quick, or if looks have taken less than a hundredth of the time since the last one. What differs from the first
-look has changed. A part that has changed is stored from the next save on as its slot: the outermost container around it
-that can be stored whole, in an attribute, a key, a global, a variable of a closure or of a running function.
+look has changed, and is stored from the next save on.
+
+An object that the first look sees has a *home*, the path at which it is seen. It is at home there in the next process,
+too, whose first look sees what a script begins with. So all that is stored is said of these objects: their new content
+(of a list, a dict, an array), and what one of their attributes, or a variable, leads to now: a plain value, a new
+object, or one that has a home.
 
 Guarantees: a look changes nothing. `Observer.begin` changes only what a checkpoint holds. Main thread only.
 """
@@ -16,12 +20,11 @@ import re
 import sys
 import time
 import types
-import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import mindspore as ms
 import numpy as np
@@ -29,26 +32,32 @@ from mindspore import nn
 
 from ckptkit.mindspore.observe.data_changes import DataChanges
 from ckptkit.mindspore.observe.outside import Outside
-from ckptkit.mindspore.observe.packing import CannotPackError, Packer
+from ckptkit.mindspore.observe.packing import CannotPackError, Packer, Unpacker, has_content, refilled, signature_of
 from ckptkit.mindspore.observe.paths import Chain, chain_of, is_below, plain_chain
-from ckptkit.mindspore.observe.places import Places, is_followed, is_reachable
+from ckptkit.mindspore.observe.places import Places, is_followed, is_settable
 from ckptkit.mindspore.observe.roots import Reached, Roots, label_of, users_frames
-from ckptkit.mindspore.observe.users import is_users_class, is_users_function
-from ckptkit.mindspore.observe.values import CONTAINERS, GENERATORS, MOST_ITEMS, OUTSIDE, text_of
-from ckptkit.mindspore.observe.walk import OF_DATA, Node, Walk
+from ckptkit.mindspore.observe.users import is_users_function
+from ckptkit.mindspore.observe.values import MOST_ITEMS, OUTSIDE
+from ckptkit.mindspore.observe.walk import OF_DATA, Home, Node, Walk
 from ckptkit.mindspore.parameters.memory import is_compiled
 
 MOST_BYTES = 1 << 24
 _LOOK_SHARE = 100  # of the time
 _FEW_NODES = 3_000  # looked at before each save
-_INSIDE = ("item", "key", "part")
-_BY_REFERENCE = (nn.Cell, type, types.ModuleType, types.FunctionType)  # what they hold is not stored with a container
-_SHARED = (list, dict, set, deque, bytearray, np.ndarray, *GENERATORS)  # several paths may lead to one and change it
+_CONTAINERS = (list, dict, set, deque)
 _IN_GRAPH = "compiled into the graph with its first value in this process"
 _LATE = "changes after step()"
 _OF_DATA = "belongs to the data, but the steps change it"
 _CHOICE = re.compile(r"[^\W\d][^\s\d]{0,39}")  # of a script; folders, names of runs and times are not so
 _LARGEST = {int: 1 << 24, float: 100.0}  # numbers that a script begins with; times, addresses and hashes are larger
+
+
+class Slot(NamedTuple):
+    """Says what of an object is stored: its content, or else what a path leads to."""
+
+    chain: Chain  # of an object that was there as the training began, or of a part of one
+    is_content: bool
+    path: str  # that it is told by
 
 
 class Observer:
@@ -61,7 +70,6 @@ class Observer:
         monotonic: Gives seconds.
 
     Attributes:
-        slots: The ways to what is stored, by path.
         unstored: Why what changes is not stored, by path.
         reached_code: The user's functions, and the cells, of the first look: path, object, whether MindSpore wraps it.
         reaches_compiled: Whether the training reaches a function that ``@ms.jit`` has made.
@@ -81,32 +89,32 @@ class Observer:
         self._ignored = [value for value in ignore if type(value) is not str]
         self._roots, self._data, self._outside = Roots(), DataChanges(), Outside()
         self._saved: Mapping[str, Any] | None = None
-        self._first: dict[str, str] = {}  # texts by path of the first look, and of what came later when it came
-        self._packed_first: Any = None  # those of the run's first start
+        self._packed_first: Any = None  # the texts by path of the first look of the run's first start
         self._nodes: dict[str, Node] | None = None  # of the last look, by path, without their objects; None before one
         self._before: Mapping[str, Node] = {}  # of the look before that one
+        self._homes: dict[int, Home] = {}  # by the id of an object, which may be another one's by now: `_home_of`
+        self._first: dict[str, str] = {}  # texts of the first look, by homes, or by the paths of what has none
+        self._links: dict[str, str | None] = {}  # the homes to which paths led at the first look
+        self._slots: dict[tuple[str, bool], Slot] = {}  # by the home or the path, and whether it is content
         self._labels: Set[str] = frozenset()  # of the functions that ran at the first look
         self._around_epochs: Set[str] = frozenset()  # functions that run where a loop asks for its next epoch
         self._of_epochs: Set[str] = frozenset()  # those that run only where it asks for a batch, and end in each epoch
         self._given: Set[int] = frozenset()  # the ids of objects given by name that have a state of their own
-        self._in_graph = False
+        self._in_graph = self._asks_next = self.reaches_compiled = False
         self._steps, self._epoch = 0, -1
         self._looked_at, self._looked_step, self._look_seconds = float("-inf"), -1, 0.0
-        self._asks_next = False
-        # What looks saw, by id: a weak reference, since another object may get the id, or None; its path.
-        self._objects: dict[int, tuple[weakref.ref[Any] | None, str, Chain]] = {}
-        self._whole: list[str] = []  # the paths of slots that have the parts of what they lead to
-        self._identities: dict[str, int] = {}  # of the first object at each path
-        self._present: Set[int] = frozenset()  # the identities that the last look saw
-        self.reaches_compiled = False
         self.reached_code: list[tuple[str, Any, bool]] = []
-        self.slots: dict[str, Chain] = {}
         self.unstored: dict[str, str] = {}
 
     @property
     def has_begun(self) -> bool:
         """Whether the first look is done."""
         return self._nodes is not None
+
+    @property
+    def stored(self) -> list[str]:
+        """The paths of what is stored."""
+        return [*dict.fromkeys(slot.path for slot in self._slots.values())]
 
     def load(self, saved: Mapping[str, Any] | None) -> None:
         """Keep the section of a checkpoint until `begin`; None for a run that begins."""
@@ -123,22 +131,26 @@ class Observer:
         lost: list[tuple[str, str]] = []
         differing: list[tuple[str, str, str]] = []
         nodes = self._look(at_batch=True)
+        for node in nodes.values():
+            signature, chain = signature_of(node.value), node.chain()
+            if signature is not None and is_followed(chain) and node.identity not in self._homes:
+                self._homes[node.identity] = Home(node.path, chain, signature)
         self._labels = frozenset(map(label_of, users_frames(sys._getframe(1))))
         self.reaches_compiled = any(is_compiled(node.value) for node in nodes.values())
         self.reached_code = [*_reached_code(nodes)]
         self._outside.begin()
-        self._first = {path: node.text for path, node in nodes.items()}
-        if saved is not None:
-            differing = self._differing(saved, nodes)
-            lost = self._put_back(saved, nodes)
-            self._finish(nodes)  # paths lead to these objects in the next process
-            nodes = self._look(at_batch=True)
+        first = {path: node.text for path, node in nodes.items()}
+        if saved is None:
+            self._packed_first = np.frombuffer(zlib.compress(json.dumps(first).encode()), np.uint8)
+        else:
             self._packed_first = saved["first"]
-            # What differs as a start begins has been said, and training has not changed it; what is stored has.
-            texts: dict[bool, dict[str, str]] = {True: {}, False: {}}
-            for node in nodes.values():
-                texts[self._slot_above(node) is not None][self._first_path(node)] = node.text
-            self._first = texts[True] | _unpacked_texts(saved["first"]) | texts[False]
+            differing = self._differing(saved, nodes)
+            lost = self._put_back(saved["slots"])
+            self._finish(nodes)
+            nodes = self._look(at_batch=True)
+        self._settle(nodes)
+        for node in nodes.values():
+            self._note(node)
         self._finish(nodes)
         return lost, differing
 
@@ -177,10 +189,10 @@ class Observer:
         """Look once more before the next batch is made, if the last look was just now: a resume begins here."""
         if self._asks_next and (before := self._nodes) is not None:
             self._asks_next = False
-            for path, node in [*self._look_at_changes(at_batch=True).items()]:
-                slot = self._slot_above(node)
+            for path, node in self._look_at_changes(at_batch=True).items():
+                slot = self._slot_of_content(node)
                 if slot is not None and path in before and before[path].text != node.text:
-                    self.unstored.setdefault(slot, _LATE)
+                    self.unstored.setdefault(slot.path, _LATE)
 
     def texts(self, frame: types.FrameType) -> dict[str, str]:
         """Return the texts by path of a look that nothing depends on."""
@@ -196,24 +208,25 @@ class Observer:
         is_quick = len(self._nodes) < _FEW_NODES or since > self._look_seconds * _LOOK_SHARE
         if self._looked_step != self._steps and is_quick:
             self._look_at_changes(at_batch=False)
-        if self._packed_first is None:
-            self._packed_first = np.frombuffer(zlib.compress(json.dumps(self._first).encode()), np.uint8)
         reached = self._reach()
         places = Places(reached, [*users_frames(frame), *self._roots.generators()])
-        packer = self._packer(places)
-        slots: list[Any] = []
+        packer, slots = self._packer(places), []
+        at = {(node.key, False): node for node in self._nodes.values()}
+        at |= {(node.home.path, True): node for node in self._nodes.values() if node.home is not None}
         ended = self._of_epochs - {*map(label_of, users_frames(frame))}  # their variables are gone
-        for path, chain in sorted(self.slots.items(), key=lambda slot: len(slot[1][1])):  # owners before their parts
-            if chain[0].kind == "variable" and chain[0].owner in ended:
+        for key, (chain, is_content, path) in self._slots.items():
+            if key not in at:  # what is gone is of no use to anybody
+                continue
+            here = at[key].chain()
+            if any(root.kind == "variable" and root.owner in ended for root, _ in (here, chain)):
                 continue
             try:
-                slots.append([path, plain_chain(chain), *packer.slot(path, places.follow(chain))])
+                value = places.follow(here)
+                slots.append([path, plain_chain(chain), *packer.slot(value, is_content=is_content)])
             except CannotPackError as error:
-                if not is_below(path, self.slots.keys() - {path}):  # which stores it, or is named
-                    self.unstored.setdefault(path, str(error))
+                self.unstored.setdefault(path, str(error))
         unstored = sorted(self.unstored.items())
-        own = {"first": self._packed_first, "epochs": reached.epochs}
-        return {**own, "slots": slots, "unstored": unstored}
+        return {"first": self._packed_first, "epochs": reached.epochs, "slots": slots, "unstored": unstored}
 
     def _look(self, *, at_batch: bool, frame: types.FrameType | None = None) -> dict[str, Node]:
         began = self._monotonic()
@@ -225,10 +238,7 @@ class Observer:
         self._data.look(reached, -2 if at_batch else self._steps, is_handed_out=False)
         reached.known.data = self._data.objects
         walk.run()
-        self._before, self._nodes, self._whole = self._nodes or {}, walk.nodes, []
-        self._present = {node.identity for node in walk.nodes.values()}
-        for path in self.slots.keys() & walk.nodes.keys():
-            self._note_whole(walk.nodes[path])
+        self._before, self._nodes = self._nodes or {}, walk.nodes
         self._looked_at, self._looked_step = self._monotonic(), self._steps
         self._look_seconds = self._looked_at - began
         methods = ("state_dict", "load_state_dict")
@@ -236,21 +246,48 @@ class Observer:
         self._in_graph = reached.in_graph
         return walk.nodes
 
+    def _settle(self, nodes: Mapping[str, Node]) -> None:
+        """Give nodes their homes, and the paths that begin there.
+
+        An object that replaces another one of its kind, which is gone, gets its home.
+        """
+        inhabited = {home.path for node in nodes.values() if (home := self._home_of(node.value)) is not None}
+        left = {home.path: (identity, home) for identity, home in self._homes.items() if home.path not in inhabited}
+        for node in nodes.values():  # those of owners come first
+            owner = node.parent
+            # Of what has no home, the parts are none of the object whose home its path is.
+            start = "" if owner is None else owner.home.path if owner.home else f"{owner.key}*"
+            node.key = f"{start}{node.step}"
+            node.home = self._home_of(node.value)
+            if node.home is None and node.key in left and left[node.key][1].signature == signature_of(node.value):
+                identity, node.home = left.pop(node.key)
+                del self._homes[identity]
+                self._homes[node.identity] = node.home
+
+    def _home_of(self, value: Any) -> Home | None:
+        home = self._homes.get(id(value))
+        return home if home is not None and home.signature == signature_of(value) else None
+
+    def _note(self, node: Node) -> None:
+        self._links.setdefault(node.key, node.home and node.home.path)
+        self._first.setdefault(node.home.path if node.home else node.key, node.text)
+
     def _look_at_changes(self, *, at_batch: bool) -> dict[str, Node]:
         """Look, and add what differs from the first look to the slots, or to what cannot be stored."""
         nodes = self._look(at_batch=at_batch)
-        for path, node in nodes.items():
-            name = self._first_path(node)
-            first = self._first.get(name, self._first.get(path))
-            if first is None:
-                if node.text.startswith("the parameter ") or not self._is_late(node):
-                    self._first[name] = node.text
-                    continue
-            elif first == node.text and node.text != OUTSIDE and not self._is_swapped(node):
-                continue
-            if self._slot_above(node) is None and not self._is_ignored(node):
-                self._add(node, nodes)
-        self._add_shared(nodes)
+        self._settle(nodes)
+        for node in nodes.values():
+            home, is_new = node.home and node.home.path, node.key not in self._links
+            is_moved = self._is_late(node) if is_new else self._links[node.key] != home
+            is_moved = is_moved and node.step[0] != "class"  # MindSpore gives a cell another one of the same name
+            is_changed = self._first.get(home or node.key, node.text) != node.text or node.text == OUTSIDE
+            is_shared = home not in (None, node.key) and (home, True) in self._slots  # the next process may have two
+            if (is_moved or is_shared or (is_changed and home is None)) and not self._slot_of_link(node):
+                self._add_link(node, is_named=is_moved or home is None)
+            if is_changed and home is not None and not self._slot_of_content(node):
+                self._add_content(node, nodes)
+            if not (is_new and is_moved):
+                self._note(node)
         referred = [node.text.removeprefix(OF_DATA) for node in nodes.values() if node.text.startswith(OF_DATA)]
         changed = [(path, _OF_DATA) for path in self._data.changed(referred)]
         for name, why in (*changed, *self._outside.changed()):
@@ -260,14 +297,8 @@ class Observer:
         return nodes
 
     def _finish(self, nodes: Mapping[str, Node]) -> None:
-        """Note which objects have which paths, and let go of them, which training may delete."""
+        """Let go of the objects, which training may delete."""
         for node in nodes.values():
-            kind: Any = type(node.value)
-            is_object = issubclass(kind, (nn.Cell, types.FunctionType)) or is_users_class(kind)
-            if is_object and not issubclass(kind, tuple) and node.path in self._first and is_reachable(node):
-                before = self._identities.setdefault(node.path, node.identity)
-                if self._place_of(node.value) is None and not self._is_alive(before, node.path):
-                    self._objects[node.identity] = _reference_to(node.value), node.path, node.chain()
             node.value = None
 
     def _is_late(self, node: Node) -> bool:
@@ -278,162 +309,101 @@ class Observer:
         before = self._before.get(node.parent.path)
         return before is not None and before.is_open and before.identity == node.parent.identity
 
-    def _is_swapped(self, node: Node) -> bool:
-        """Return whether a path leads to another object that has a path, or has parted from one that is still there."""
-        before = self._identities.get(node.path, node.identity)
-        return before != node.identity and (before in self._present or self._place_of(node.value) is not None)
+    def _slot_of_link(self, node: Node) -> Slot | None:
+        """Return the slot that stores what the path of a node leads to."""
+        owner, slot = node.parent, self._slots.get((node.key, False))
+        if slot is not None or owner is None:
+            return slot
+        return self._slot_of_content(owner) if owner.home is None or node.step[0] in ("item", "key") else None
 
-    def _place_of(self, value: Any) -> tuple[str, Chain] | None:
-        """Return the path to an object that a look has seen, as text and as a way."""
-        if id(value) not in self._objects:
-            return None
-        alive, path, chain = self._objects[id(value)]  # which may be another object's, that is gone
-        node = (self._nodes or {}).get(path)
-        is_seen = node is not None and node.identity == id(value)
-        return (path, chain) if (is_seen if alive is None else alive() is value) else None
+    def _slot_of_content(self, node: Node) -> Slot | None:
+        """Return the slot that stores the content of a node."""
+        return self._slot_of_link(node) if node.home is None else self._slots.get((node.home.path, True))
 
-    def _first_path(self, node: Node) -> str:
-        """Return the path that a node had when the object that it is a part of was first seen."""
-        part, path = "", node.path
-        while node.parent is not None:
-            part, node = f"{node.step}{part}", node.parent
-            if (place := self._place_of(node.value)) is not None:
-                return f"{place[0]}{part}"
-        return path
-
-    def _is_alive(self, identity: int, path: str) -> bool:
-        """Return whether a path belongs to an object that is still there."""
-        alive, place, _ = self._objects.get(identity, (None, "", None))
-        return alive is not None and alive() is not None and place == path
-
-    def _is_referred(self, value: Any, path: str) -> bool:
-        """Return whether what is stored at a path, or around it, refers to an object and does not have its parts."""
-        if issubclass(type(value), _BY_REFERENCE):
-            return True
-        place = self._place_of(value)
-        return place is not None and not is_below(place[0], [path, *self._whole])
-
-    def _add(self, node: Node, nodes: Mapping[str, Node]) -> None:
-        owner = node.parent.value if node.parent is not None else None
-        is_compiled_here = self._in_graph or issubclass(type(owner), nn.Optimizer)
-        if is_compiled_here and issubclass(type(owner), nn.Cell) and not issubclass(type(node.value), ms.Tensor):
+    def _add_link(self, node: Node, *, is_named: bool = True) -> None:
+        """Store what a path leads to, with the container around it or the nearest part of an object that can be set."""
+        owner, why = node.parent, ""
+        if self._is_ignored(node):
+            return
+        held_by = None if owner is None else owner.value
+        is_compiled_here = is_named and (self._in_graph or issubclass(type(held_by), nn.Optimizer))
+        if is_compiled_here and issubclass(type(held_by), nn.Cell) and not issubclass(type(node.value), ms.Tensor):
             self.unstored.setdefault(node.path, _IN_GRAPH)
-        slot, why = self._slot_of(node)
-        if slot is not None:
-            self._add_slot(slot)
+        if owner is not None and owner.home is None:
+            if not self._slot_of_link(owner):
+                self._add_link(owner, is_named=is_named)
+            return
+        if owner is not None and issubclass(type(held_by), _CONTAINERS):
+            why = self._add(owner, is_content=True)
+            if not why:
+                return
+        chain = node.chain()
+        if owner is not None and owner.home is not None:
+            root, steps = owner.home.chain
+            chain = root, (*steps, node.step)  # type: ignore[arg-type]  # only a root has another
+        why = self._add(node, chain) if is_settable(chain, held_by) else why or node.text
+        if why and is_named and not self._is_given(node):
+            self.unstored.setdefault(_label(node), why)
+
+    def _add_content(self, node: Node, nodes: Mapping[str, Node]) -> None:
+        why = self._add(node, is_content=True) if has_content(node.value) else node.text
+        if not why or self._is_ignored(node) or self._is_given(node):
             return
         is_walked = issubclass(type(node.value), (dict, list)) and len(node.value) <= MOST_ITEMS
-        has_lost = any(path.startswith(f"{node.path}[") and path not in nodes for path in self._first)
-        if is_walked and not has_lost and is_followed(node):
-            return  # what was added to it is judged by itself
-        if self._is_given(node):
-            return  # it says itself how it is stored
-        self.unstored.setdefault(_around(node)[-1].path, why)
+        has_lost = any(path.startswith(f"{node.path}[") and path not in nodes for path in self._before)
+        if not is_walked or has_lost:  # else what was added to it is judged by itself
+            self.unstored.setdefault(_label(node), why)
 
-    def _note_whole(self, slot: Node) -> None:
-        place = self._place_of(slot.value)
-        if not issubclass(type(slot.value), _BY_REFERENCE) and (place is None or place[0] == slot.path):
-            self._whole.append(slot.path)
-
-    def _add_slot(self, slot: Node) -> None:
-        self.slots[slot.path] = slot.chain()
-        self._note_whole(slot)
-
-    def _add_shared(self, nodes: Mapping[str, Node]) -> None:
-        """Add what leads to something stored, too."""
-        count, shareable = -1, _shareable(nodes)
-        while count != len(self.slots):
-            count = len(self.slots)
-            above = {node.path: self._slot_above(node) for node in shareable}
-            shared = (node for node in shareable if issubclass(type(node.value), _SHARED))
-            stored = {node.identity for node in shared if above[node.path] is not None}
-            for node in shareable:
-                is_stored = above[node.path] is None and node.identity in stored
-                if is_stored and not self._is_ignored(node) and is_reachable(node):
-                    slot, _ = self._slot_of(node, alone=True)
-                    if slot is not None:
-                        self._add_slot(slot)
-
-    def _is_given(self, node: Node | None) -> bool:
-        while node is not None and node.identity not in self._given:
-            node = node.parent
-        return node is not None
-
-    def _slot_above(self, node: Node | None) -> str | None:
-        """Return the path of the slot that stores a node, too."""
-        while node is not None and node.path not in self.slots:
-            owner = node.parent
-            node = None if owner is None or self._is_referred(owner.value, owner.path) else owner
-        return None if node is None else node.path
-
-    def _is_ignored(self, node: Node | None) -> bool:
-        """Return whether a node, or what it is a part of, is ignored."""
-        while node is not None and not self._matches(node.path):
-            node = node.parent
-        return node is not None
-
-    def _matches(self, path: str) -> bool:
-        return any(pattern.fullmatch(path) for pattern in self._patterns)
-
-    def _slot_of(self, node: Node, *, alone: bool = False) -> tuple[Node | None, str]:
-        """Return the outermost node around a changed one that can be stored whole, or None; then why not."""
-        nodes, why = [node] if alone else _around(node), ""
-        above = nodes[-1]
-        while not alone and above.parent is not None and not self._is_referred(above.parent.value, above.parent.path):
-            above = above.parent
-            if issubclass(type(above.value), CONTAINERS):
-                nodes.append(above)
-        packer = self._packer(Places(self._reach(), users_frames(sys._getframe(1))))
-        for candidate in reversed(nodes):
-            if not is_followed(candidate):
-                why = why or nodes[-1].text
-                continue
-            try:
-                packer.slot(candidate.path, candidate.value)
-            except CannotPackError as error:
-                why = why or str(error)
-                continue
-            return candidate, ""
-        return None, why
+    def _add(self, node: Node, chain: Chain | None = None, *, is_content: bool = False) -> str:
+        """Add a slot, and return nothing; or why the value cannot be stored."""
+        if self._is_ignored(node):
+            return ""
+        try:
+            self._packer(Places(self._reach(), users_frames(sys._getframe(1)))).slot(node.value, is_content=is_content)
+        except CannotPackError as error:
+            return str(error)
+        key = node.home.path if is_content and node.home else node.key
+        chain = chain or (node.home.chain if node.home else node.chain())
+        self._slots[key, is_content] = Slot(chain, is_content, _label(node))
+        return ""
 
     def _packer(self, places: Places) -> Packer:
-        def reference(value: Any, path: str) -> Any:
-            """Return how the next process reaches an object that has a path elsewhere, a function or a class."""
+        def reference(value: Any) -> Any:
+            """Return how the next process reaches an object that it has too."""
             kind: Any = type(value)
             if issubclass(kind, (types.FunctionType, type)):
                 name = value.__module__, value.__qualname__
                 if "<" not in name[1] and places.named(*name) is value:
                     return ["named", *name]
-            place = self._place_of(value)
-            if place is not None and self._is_referred(value, path):
-                return ["path", *plain_chain(place[1])]
+            if (home := self._home_of(value)) is not None:
+                return ["path", *plain_chain(home.chain)]
             if issubclass(kind, ms.Parameter):
                 stored = self._reach().known.parameters.items()
                 return next((["stored", name] for name, parameter in stored if parameter is value), None)
             return None
 
-        def place_of(value: Any) -> Any:
-            place = self._place_of(value)
-            return place and ["path", *plain_chain(place[1])]
+        return Packer(reference, MOST_BYTES, places.owner_of, self._reach().known.stored | self._homes.keys())
 
-        addresses = self._reach().known.stored | self._objects.keys()
-        return Packer(reference, MOST_BYTES, places.owner_of, addresses, place_of)
-
-    def _put_back(self, saved: Mapping[str, Any], nodes: Mapping[str, Node]) -> list[tuple[str, str]]:
-        places, lost = Places(self._reach(), users_frames(sys._getframe(1))), []
-        unpacker = places.unpacker()
-        # Had one of these led to what a slot has, it would have changed, too, and would be a slot or named.
-        changed = [path for path, *_ in (*saved["slots"], *saved["unstored"])]
-        for node in _shareable(nodes):
-            is_seen = is_reachable(node) and not self._is_ignored(node) and not self._is_given(node)
-            if is_seen and not is_below(node.path, changed):
-                unpacker.filled[id(node.value)] = node.value
-        places.resolve_before(unpacker, saved["slots"])
-        for path, place, first, packed in saved["slots"]:
+    def _put_back(self, slots: Sequence[Any]) -> list[tuple[str, str]]:
+        """Make all values, then set them: paths and references lead to what is there before one of them is set."""
+        places, lost, ready = Places(self._reach(), users_frames(sys._getframe(1))), [], []
+        unpacker = Unpacker(places.resolve, places.class_of)
+        for path, place, first, packed in slots:
+            chain, is_content = chain_of(place), packed[0] == "content"
             try:
-                places.put(unpacker, chain_of(place), first, packed)
-                self.slots[path] = chain_of(place)
+                target = places.follow(chain) if is_content else places.setter(chain)
+                value = unpacker.slot(first, packed)
+                if is_content and not _may_fill(target, value):
+                    raise CannotPackError(f"a {type(target).__name__} in this process")
             except CannotPackError as error:
+                lost.append((path, str(error)))
+                continue
+            ready.append((path, is_content, target, value))
+            self._slots[_text(chain), is_content] = Slot(chain, is_content, path)
+        for path, is_content, target, value in ready:
+            try:
+                refilled(target, value) if is_content else target(value)
+            except (AttributeError, TypeError, IndexError, ValueError, KeyError) as error:
                 lost.append((path, str(error)))
         return lost
 
@@ -441,19 +411,43 @@ class Observer:
         """Return what is not as at the first look of the saved run, but for what training changes."""
         changed = [path for path, *_ in (*saved["slots"], *saved["unstored"])]
         epochs = f"int {saved['epochs']}", f"int {self._reach().epochs}"  # training longer is no difference
-        texts = _unpacked_texts(saved["first"])
-        pairs = [(text, nodes[path]) for path, text in texts.items() if path in nodes and nodes[path].text != text]
-        return [
-            (node.path, text, node.text)
-            for text, node in pairs
-            if not (_is_mark(node) or self._is_ignored(node) or is_below(node.path, changed))
-            and (text, node.text) != epochs
-        ]
+        texts: dict[str, str] = json.loads(zlib.decompress(saved["first"].tobytes()))
+        differing = []
+        for path, text in texts.items():
+            node = nodes.get(path)
+            if node is None or text == node.text or (text, node.text) == epochs:
+                continue
+            home = self._homes.get(node.identity)  # it may be stored by another path
+            is_stored = is_below(path, changed) or (home is not None and is_below(home.path, changed))
+            if not (is_stored or _is_mark(node) or self._is_ignored(node)):
+                differing.append((path, text, node.text))
+        return differing
+
+    def _is_given(self, node: Node) -> bool:
+        """Return whether a node is a part of an object that says itself how it is stored."""
+        return any(part.identity in self._given for part in node.outwards())
+
+    def _is_ignored(self, node: Node) -> bool:
+        """Return whether a node, or what it is a part of, is ignored."""
+        return any(self._matches(part.path) for part in node.outwards())
+
+    def _matches(self, path: str) -> bool:
+        return any(pattern.fullmatch(path) for pattern in self._patterns)
 
 
-def _unpacked_texts(packed: Any) -> dict[str, str]:
-    texts: dict[str, str] = json.loads(zlib.decompress(packed.tobytes()))
-    return texts
+def _text(chain: Chain) -> str:
+    return f"{chain[0]}{''.join(map(str, chain[1]))}"
+
+
+def _label(node: Node) -> str:
+    """Return the path of the outermost container or iterator around a node."""
+    return next(part.path for part in node.outwards() if part.step[0] not in ("item", "key", "part"))
+
+
+def _may_fill(present: Any, value: Any) -> bool:
+    """Return whether an object can get the content of a value."""
+    is_shaped = isinstance(value, (ms.Tensor, np.ndarray))
+    return has_content(present) and (not is_shaped or (signature_of(present) or ())[1:] == signature_of(value)[1:])
 
 
 def _is_mark(node: Node) -> bool:
@@ -473,30 +467,3 @@ def _reached_code(nodes: Mapping[str, Node]) -> Iterator[tuple[str, Any, bool]]:
             yield path, node.value, is_wrapped
         elif issubclass(type(node.value), nn.Cell):
             yield path, node.value, False
-
-
-def _shareable(nodes: Mapping[str, Node]) -> list[Node]:
-    """Return the nodes of what a resume fills in place, but for the data's."""
-    own = [node for node in nodes.values() if not node.text.startswith(OF_DATA)]
-    return [node for node in own if issubclass(type(node.value), _SHARED) or _is_users_object(node.value)]
-
-
-def _is_users_object(value: Any) -> bool:
-    kind: Any = type(value)
-    return is_users_class(kind) and not issubclass(kind, (*_BY_REFERENCE, tuple)) and text_of(value) is None
-
-
-def _reference_to(value: Any) -> weakref.ref[Any] | None:
-    try:
-        return weakref.ref(value)
-    except TypeError:  # of a class that has only slots
-        return None
-
-
-def _around(node: Node) -> list[Node]:
-    """Return a node and the containers and iterators that it is inside of, outwards; the last is no item."""
-    nodes = [node]
-    while node.parent is not None and node.step[0] in _INSIDE:
-        node = node.parent
-        nodes.append(node)
-    return nodes

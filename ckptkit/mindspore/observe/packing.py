@@ -1,19 +1,20 @@
-"""Packs values of the user's for a checkpoint, and puts them back in another process: `Packer` and `Unpacker`.
+"""Packs values of the user's for a checkpoint, and makes them again in another process: `Packer` and `Unpacker`.
 
 What can be packed: plain values, arrays, tensors, generators, containers and iterators of the standard library over
-these, objects of classes that the next process can name, and references to what the next process has too: cells,
-parameters, functions, classes, objects with a path of their own. An object of the user's is made again without running
-its class: its attributes are set. One of the standard library is made as its ``__reduce_ex__`` says, by a function of
-`_MAKERS`. Anything else is refused with `CannotPackError`.
+these, objects of classes that the next process can name, and references to what the next process has too. An object of
+the user's is made again without running its class: its attributes are set. One of the standard library is made as its
+``__reduce_ex__`` says, by a function of `_MAKERS`. Anything else is refused with `CannotPackError`.
 
-Guarantees: what `Packer.slot` returns is accepted by `ckptkit.core.tree.encode_tree`. A container, array, generator or
-object that is there already is changed in place, since others may hold it, but never for two packed ones; one that
-occurs twice, in one value or in two, occurs twice afterwards. No code of the user's runs. No pickle. Main thread only.
+An object that the next process has keeps its identity there: it gets the *content* of a slot (`refilled`), and wherever
+else it occurs, a reference. One that it does not have and that occurs twice, occurs twice afterwards.
+
+Guarantees: what `Packer.slot` returns is accepted by `ckptkit.core.tree.encode_tree`. `Unpacker` changes nothing that
+is there. No code of the user's runs. No pickle. Main thread only.
 """
 
 from __future__ import annotations
 
-import contextlib
+import contextvars
 import ctypes
 import datetime
 import decimal
@@ -24,7 +25,7 @@ import itertools
 import random
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from pathlib import PosixPath, PurePosixPath
 from typing import Any
 
@@ -35,8 +36,8 @@ from mindspore import nn
 from ckptkit.core.tensors import dtype_of, leaf_of
 from ckptkit.mindspore.observe.attributes import attributes_of, items_of_dict, own_attributes, set_attribute
 from ckptkit.mindspore.observe.users import is_users_class
-from ckptkit.mindspore.observe.values import ATOMS, GENERATORS, extends_plain, generator_of, reduced, text_of
-from ckptkit.mindspore.parameters.apply import assign, tensor_of
+from ckptkit.mindspore.observe.values import ATOMS, GENERATORS, extends_plain, generator_of, iterated, reduced, text_of
+from ckptkit.mindspore.parameters.apply import tensor_of
 from ckptkit.mindspore.rng import restore_generator
 
 _MOST_DEPTH = 24
@@ -56,6 +57,8 @@ _MAKERS = {maker.__qualname__: maker for maker in _ALL_MAKERS}
 
 _NOT_OBJECTS: tuple[Any, ...] = (nn.Cell, ms.Tensor, np.ndarray, BaseException, type, types.ModuleType, *GENERATORS)
 _NOT_OBJECTS += (set, frozenset, tuple, deque, ctypes.Array, ctypes.Structure)
+_FILLED = (list, dict, set, deque, bytearray, np.ndarray, ms.Parameter, *GENERATORS)
+_ARRAYS = (np.ndarray, np.memmap)
 _LOST = object()
 # Of these, one object may be in two places.
 _IDENTICAL = frozenset(("dict", "list", "set", "object", "made", "tensor", "generator", "numbers"))
@@ -65,42 +68,84 @@ class CannotPackError(Exception):
     """Says why a value cannot be stored, or not put back."""
 
 
+def signature_of(value: Any) -> Any:
+    """Return what two objects have in common if one can take over the content, and the place, of the other.
+
+    None for a value that has no place of its own: it is stored with what holds it.
+    """
+    kind: Any = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"  # MindSpore gives cells another class of the same name
+    if issubclass(kind, np.ndarray):
+        return (name, value.dtype, value.shape) if value.flags.writeable else None
+    if issubclass(kind, ms.Tensor):
+        return (name, value.dtype, value.shape) if issubclass(kind, ms.Parameter) else None
+    if issubclass(kind, deque):
+        return name, value.maxlen
+    if issubclass(kind, (*_FILLED, nn.Cell, types.FunctionType, type, contextvars.ContextVar)):
+        return name
+    if issubclass(kind, (tuple, frozenset, types.ModuleType, enum.Enum)) or extends_plain(kind):
+        return None
+    return name if is_users_class(kind) or own_attributes(value) else None
+
+
+def has_content(value: Any) -> bool:
+    """Return whether `refilled` can give an object other content."""
+    return issubclass(type(value), _FILLED)
+
+
+def refilled(present: Any, content: Any) -> Any:
+    """Return an object that is there, with the content of another of its kind."""
+    kind: Any = type(present)
+    if issubclass(kind, np.ndarray):
+        present[...] = content
+    elif issubclass(kind, ms.Parameter):
+        present.set_data(content)
+    elif issubclass(kind, np.random.BitGenerator):
+        present.state = content.state
+    elif issubclass(kind, GENERATORS):
+        restore_generator(present, generator_of(content))
+    elif issubclass(kind, dict):
+        base: Any = OrderedDict if issubclass(kind, OrderedDict) else dict
+        base.clear(present)
+        base.update(present, content)
+    else:
+        base = next(base for base in (list, deque, set, bytearray) if issubclass(kind, base))
+        base.clear(present)
+        (set.update if base is set else base.extend)(present, content)
+    return present
+
+
 class Packer:
     """Packs values.
 
     Args:
-        reference: Returns how another process reaches an object that it has too and that lies outside of a path; or
-            None.
+        reference: Returns how another process reaches an object that it has too; or None.
         most_bytes: At most so many bytes in all.
         owner_of: Returns the name of the stored parameter whose memory a parameter or an array has, or None.
         addresses: The ``id`` of objects, which another process has elsewhere.
-        place_of: Returns how another process reaches the object that a packed one is there, or None.
     """
 
     def __init__(
         self,
-        reference: Callable[[Any, str], Any],
+        reference: Callable[[Any], Any],
         most_bytes: int,
         owner_of: Callable[[Any], str | None] = lambda _: None,
         addresses: Collection[int] = (),
-        place_of: Callable[[Any], Any] = lambda _: None,
     ) -> None:
         self._reference, self._owner_of, self._addresses = reference, owner_of, addresses
-        self._place_of = place_of
         self._left_bytes = most_bytes
-        self._path = ""
         self._numbers: dict[int, int] = {}
         self._values: list[Any] = []  # by these numbers; kept, so that no id is used again
 
-    def slot(self, path: str, value: Any) -> tuple[int, Any]:
-        """Return the number of the first object of a value at a path, and the value in plain form.
+    def slot(self, value: Any, *, is_content: bool = False) -> tuple[int, Any]:
+        """Return the number of the first new object, and a value, or the content of an object, in plain form.
 
         Raises:
             CannotPackError: If it cannot be stored; says why.
         """
-        self._path, first = path, len(self._values)
+        first = len(self._values)
         try:
-            return first, self._pack(value, 0)
+            return first, ["content", self._content(value, 0)] if is_content else self._pack(value, 0)
         except CannotPackError:
             for part in self._values[first:]:  # of which nothing is stored
                 del self._numbers[id(part)]
@@ -120,44 +165,51 @@ class Packer:
         return packed
 
     def _packed(self, value: Any, depth: int) -> Any:  # noqa: PLR0911 - one case per kind reads like a table
-        kind = type(value)
+        kind: Any = type(value)
         if kind in ATOMS and kind is not complex:
             return ["=", self._atom(value)]
-        if kind in (np.ndarray, np.memmap):
-            if not _is_own(value) and self._owner_of(value) is not None:
-                raise CannotPackError("an array in the memory of a parameter")
-            return ["numbers", np.array(self._array(value))]
         if issubclass(kind, np.generic):
             return ["=", self._array(value)]
-        if (reference := self._reference(value, self._path)) is not None:
+        if (reference := self._reference(value)) is not None:
             return ["reference", reference]
-        if issubclass(kind, ms.Tensor) and not is_users_class(kind):
-            return self._tensor(value)
-        if issubclass(kind, GENERATORS) and not is_users_class(kind) and (state := generator_of(value)) is not None:
-            return ["generator", kind.__name__, self._pack(state, depth + 1)]
-        if kind in _SEQUENCES.values():
-            items = sorted(value, key=lambda item: text_of(item) or "") if kind in (set, frozenset) else value
-            return [kind.__name__, self._items(items, depth)]
-        if kind is dict:
-            return ["dict", self._pairs(items_of_dict(value), depth)]
+        is_plain = issubclass(kind, (ms.Tensor, *GENERATORS)) and not is_users_class(kind)
+        if is_plain or kind in (list, dict, set, *_ARRAYS):
+            return self._content(value, depth)
+        if kind in (tuple, frozenset):
+            return [kind.__name__, self._items(_ordered(value), depth)]
         if issubclass(kind, enum.Enum):
             return ["member", self._class(kind), own_attributes(value)["_name_"]]
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             return ["named tuple", self._class(kind), self._items(tuple.__iter__(value), depth)]
         return self._object(value, depth) if is_users_class(kind) else self._made(value, depth)
 
+    def _content(self, value: Any, depth: int) -> Any:
+        """Return a plain value that has the content of an object."""
+        kind: Any = type(value)
+        if issubclass(kind, np.ndarray):
+            if not _is_own(value) and self._owner_of(value) is not None:
+                raise CannotPackError("an array in the memory of a parameter")
+            return ["numbers", np.array(self._array(value))]
+        if issubclass(kind, ms.Tensor):
+            return self._tensor(value)
+        if issubclass(kind, dict):
+            return ["dict", self._pairs(items_of_dict(value), depth)]
+        if issubclass(kind, bytearray):
+            return ["=", self._atom(bytes(value))]
+        if issubclass(kind, GENERATORS):
+            if (state := generator_of(value)) is None:
+                raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
+            base = next(base for base in kind.__mro__ if base.__module__.partition(".")[0] in ("numpy", "random"))
+            return ["generator", base.__name__, self._pack(state, depth + 1)]
+        return ["set" if issubclass(kind, set) else "list", self._items(_ordered(value), depth)]
+
     def _object(self, value: Any, depth: int) -> Any:
         kind: Any = type(value)
         if issubclass(kind, _NOT_OBJECTS) or extends_plain(kind):
             raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
         parts = [[name, self._pack(part, depth + 1)] for name, part in attributes_of(value)]
-        held: Any = None
-        if issubclass(kind, dict):
-            held = self._pairs(items_of_dict(value), depth)
-        elif issubclass(kind, list):
-            held = self._items(list.__iter__(value), depth)
-        place = self._place_of(value)
-        return ["object", self._class(kind), parts, held, place and ["reference", place]]
+        held = self._content(value, depth) if issubclass(kind, (dict, list)) else None
+        return ["object", self._class(kind), parts, held]
 
     def _made(self, value: Any, depth: int) -> Any:
         kind: Any = type(value)
@@ -218,54 +270,35 @@ class Packer:
 
 
 class Unpacker:
-    """Puts packed values back, in the order in which they were packed.
+    """Makes packed values again, in the order in which they were packed.
 
     Args:
         resolve: Returns the object of a reference.
         class_of: Returns a class by module and name.
-        owner_of: As for `Packer`.
 
-    The first two raise `CannotPackError` if this process has none.
+    Both raise `CannotPackError` if this process has none.
     """
 
-    def __init__(
-        self,
-        resolve: Callable[[Any], Any],
-        class_of: Callable[[str, str], Any],
-        owner_of: Callable[[Any], str | None] = lambda _: None,
-    ) -> None:
-        self._resolve, self._class_of, self._owner_of = resolve, class_of, owner_of
+    def __init__(self, resolve: Callable[[Any], Any], class_of: Callable[[str, str], Any]) -> None:
+        self._resolve, self._class_of = resolve, class_of
         self._values: list[Any] = []
-        self.filled: dict[int, Any] = {}  # what was there and has its content already, by id
-        self.referred: dict[int, Any] = {}  # what was there and is referred to, by id; only itself gets its content
 
-    def slot(self, first: int, packed: Any, present: Any = None) -> Any:
-        """Return the value; ``present`` itself, with its content replaced, if it is of the same kind and can change.
+    def slot(self, first: int, packed: Any) -> Any:
+        """Return the value, or what has the content for `refilled`.
 
         Raises:
             CannotPackError: If this process lacks what it refers to.
         """
         self._values += [_LOST] * (first - len(self._values))  # of slots that could not be put back
-        return self._value(packed, present)
+        return self._made(*packed[1]) if packed[0] == "content" else self._value(packed)
 
-    def _value(self, packed: Any, present: Any = None) -> Any:
-        if packed[0] in _IDENTICAL:  # one that is there becomes one of them
-            present = self._own(packed, present)
-            present = None if id(present) in self.filled else present
-        value = self._unpacked(packed[0], packed[1:], present)
+    def _value(self, packed: Any) -> Any:
+        value = self._made(*packed)
         if packed[0] in _IDENTICAL:
-            self.filled[id(value)] = value
             self._values.append(value)
         return value
 
-    def _own(self, packed: Any, present: Any) -> Any:
-        """Return what is there of an object, wherever that is."""
-        if packed[0] == "object" and packed[4] is not None:
-            with contextlib.suppress(CannotPackError):
-                return self._resolve(packed[4][1])
-        return None if packed[0] == "object" and id(present) in self.referred else present
-
-    def _unpacked(self, tag: str, held: Sequence[Any], present: Any) -> Any:  # noqa: PLR0911 - as `_packed`
+    def _made(self, tag: str, *held: Any) -> Any:  # noqa: PLR0911 - as `_packed`
         if tag == "=":
             return held[0]
         if tag == "again":
@@ -273,118 +306,72 @@ class Unpacker:
                 raise CannotPackError("a part of it could not be put back")
             return self._values[held[0]]
         if tag == "numbers":
-            return self._array(present, held[0])
+            return np.array(held[0])
         if tag in _SEQUENCES:
-            kind = _SEQUENCES[tag]
-            items = self._parts(held[0], present if type(present) is kind and tag in ("list", "tuple") else ())
-            return refilled(present, items) if type(present) is kind and kind in (list, set) else kind(items)
+            return _SEQUENCES[tag](map(self._value, held[0]))
         if tag == "dict":
-            pairs = self._pairs(held[0], present if type(present) is dict else {})
-            return refilled(present, pairs) if type(present) is dict else pairs
+            return self._pairs(held[0])
         if tag == "object":
-            return self._object(held, present)
+            return self._object(*held[:3])
         if tag == "made":
-            return self._made(held, present)
+            return self._by_maker(*held)
         if tag == "named tuple":
-            kind = self._class_of(*held[0])
-            return tuple.__new__(kind, self._parts(held[1], present if type(present) is kind else ()))
+            return tuple.__new__(self._class_of(*held[0]), map(self._value, held[1]))
         if tag == "member":
             return self._class_of(*held[0]).__members__[held[1]]
         if tag == "tensor":
-            return self._tensor(present, *held)
+            dtype, bits, name, requires_grad = held
+            tensor = tensor_of(bits, dtype)
+            return tensor if name is None else ms.Parameter(tensor, name=name, requires_grad=bool(requires_grad))
         if tag == "generator":
-            return _filled_generator(present, held[0], self._value(held[1]))
+            return _generator(held[0], self._value(held[1]))
         return self._resolve(held[0])  # "reference"
 
-    def _array(self, present: Any, value: Any) -> Any:
-        kinds = (np.ndarray, np.memmap)
-        if type(present) not in kinds or (present.dtype, present.shape) != (value.dtype, value.shape):
-            return np.array(value)
-        if not present.flags.writeable and present.base is not None:
-            return present  # it shows the memory of another array, which is put back itself
-        if not present.flags.writeable or not (_is_own(present) or self._owner_of(present) is None):
-            return np.array(value)
-        present[...] = value
-        return present
-
-    def _tensor(self, present: Any, dtype: str, bits: Any, name: str | None, requires_grad: bool | None) -> Any:
-        tensor = tensor_of(bits, dtype)
-        if name is None:
-            return tensor
-        is_same = isinstance(present, ms.Parameter) and present.shape == tensor.shape and present.dtype == tensor.dtype
-        if not is_same:
-            return ms.Parameter(tensor, name=name, requires_grad=bool(requires_grad))
-        if self._owner_of(present) is None:
-            assign(present, bits, dtype)
-        else:  # a parameter that is restored already has this memory, as a target may have before the first step
-            present.set_data(tensor)
-        return present
-
-    def _made(self, held: Sequence[Any], present: Any) -> Any:
-        """Return an object of the standard library, or the one that is there, filled with its content."""
-        name, arguments, items, pairs, state = held
-        made = _MAKERS[name](*self._parts(arguments, ()))
-        before = present if type(present) is type(made) else None
+    def _by_maker(self, name: str, arguments: Any, items: Any, pairs: Any, state: Any) -> Any:
+        made = _MAKERS[name](*map(self._value, arguments))
         if items:
-            made.extend(self._parts(items, before or ()))
+            made.extend([*map(self._value, items)])
         if pairs:
-            made.update(self._pairs(pairs, before or {}))
+            made.update(self._pairs(pairs))
         if (state := self._value(state)) is not None:
             made.__setstate__(state) if hasattr(made, "__setstate__") else vars(made).update(state)
-        is_filled = issubclass(type(made), (deque, dict, bytearray)) and before is not None
-        is_same = is_filled and getattr(made, "maxlen", None) == getattr(before, "maxlen", None)
-        return refilled(before, made) if is_same else made
+        return made
 
-    def _object(self, held: Sequence[Any], present: Any) -> Any:
-        named, parts, content, _ = held
+    def _object(self, named: Any, parts: Any, content: Any) -> Any:
         kind = self._class_of(*named)
-        if type(present) is not kind and any("__new__" in vars(base) and is_users_class(base) for base in kind.__mro__):
+        if any("__new__" in vars(base) and is_users_class(base) for base in kind.__mro__):
             raise CannotPackError(f"the class {kind.__qualname__} makes its objects in a __new__ of its own")
-        target = present if type(present) is kind else kind.__new__(kind)
-        before = dict(attributes_of(target))
+        made = kind.__new__(kind)
         for name, packed in parts:
-            set_attribute(target, name, self._value(packed, before.get(name)))
-        if issubclass(kind, dict):
-            items = self._pairs(content, target)
-            dict.clear(target)
-            dict.update(target, items)
-        elif issubclass(kind, list):
-            list.__setitem__(target, slice(None), self._parts(content, list.__iter__(target)))
-        return target
+            set_attribute(made, name, self._value(packed))
+        if content is not None:
+            refilled(made, self._made(*content))
+        return made
 
-    def _parts(self, packed: Sequence[Any], present: Iterable[Any]) -> list[Any]:
-        before = [*present][: len(packed)]
-        before += [None] * (len(packed) - len(before))
-        return [self._value(part, known) for part, known in zip(packed, before, strict=True)]
-
-    def _pairs(self, packed: Sequence[Any], present: dict[Any, Any]) -> dict[Any, Any]:
-        items: dict[Any, Any] = {}
-        for key, part in packed:
-            name = self._value(key)
-            items[name] = self._value(part, dict.get(present, name))
-        return items
+    def _pairs(self, packed: Any) -> dict[Any, Any]:
+        return {self._value(key): self._value(part) for key, part in packed}
 
 
-def refilled(present: Any, items: Any) -> Any:
-    """Return a list, set, dict or deque with other items."""
-    present.clear()
-    present.update(items) if isinstance(present, (dict, set)) else present.extend(items)
-    return present
+def _ordered(value: Any) -> Iterable[Any]:
+    """Return the items of a container; those of a set in an order that is the same in every process."""
+    for base in (set, frozenset):
+        if issubclass(type(value), base):
+            return sorted(base.__iter__(value), key=lambda item: text_of(item) or "")
+    return iterated(value)
 
 
 def _is_own(value: Any) -> bool:
     """Return whether an array, or the one that it shows, has memory of NumPy's; any other may be a parameter's."""
-    while type(value.base) in (np.ndarray, np.memmap):
+    while type(value.base) in _ARRAYS:
         value = value.base
     return value.base is None or type(value) is np.memmap
 
 
-def _filled_generator(present: Any, kind: str, state: Any) -> Any:
-    if type(present).__name__ != kind:
-        make: Any = getattr(random if kind == "Random" else np.random, kind)
-        present = make(getattr(np.random, state["bit_generator"])()) if kind == "Generator" else make()
-    if isinstance(present, np.random.BitGenerator):
-        present.state = state
+def _generator(kind: str, state: Any) -> Any:
+    make: Any = getattr(random if kind == "Random" else np.random, kind)
+    made = make(getattr(np.random, state["bit_generator"])()) if kind == "Generator" else make()
+    if issubclass(type(made), np.random.BitGenerator):
+        made.state = state
     else:
-        restore_generator(present, state)
-    return present
+        restore_generator(made, state)
+    return made

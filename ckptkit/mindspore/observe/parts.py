@@ -69,7 +69,7 @@ _KEEPS_STATE = (
 _OF_LOGGERS = ("level", "handlers", "filters")
 _CLOSED = frozenset(
     (
-        *("threading", "concurrent", "asyncio", "_asyncio", "multiprocessing", "subprocess", "socket", "_socket"),
+        *("concurrent", "asyncio", "_asyncio", "multiprocessing", "subprocess", "socket", "_socket"),
         *("selectors", "tqdm", "rich", "_pytest", "pluggy"),  # the last two: what a test holds of its runner
     )
 )

@@ -1,4 +1,4 @@
-"""Follows a path to an object, and sets what it leads to: `Places`.
+"""Follows a path to an object, and to what sets it: `Places`.
 
 Guarantees: follows and sets parts without running code of the user's. What a process does not have is a
 `CannotPackError`. Main thread only.
@@ -6,26 +6,20 @@ Guarantees: follows and sets parts without running code of the user's. What a pr
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import types
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 
 from ckptkit.mindspore.observe.frame_variables import set_variables, variables_of
-from ckptkit.mindspore.observe.packing import CannotPackError, Unpacker
+from ckptkit.mindspore.observe.packing import CannotPackError
 from ckptkit.mindspore.observe.parts import MISSING, may_set, part_at, set_part
 from ckptkit.mindspore.observe.paths import Chain, Root, chain_of
 from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of
-from ckptkit.mindspore.observe.values import GENERATORS
-from ckptkit.mindspore.observe.walk import Node
 
-_ROOTS_FOLLOWED = ("variable", "global", "callback", "cell", "given")
-_FILLED = (list, dict, set, deque, np.ndarray, bytearray, ms.Parameter, *GENERATORS)  # changed in place
+_SET, _FOLLOWED = ("variable", "global"), ("variable", "global", "callback", "cell", "given")
 
 
 class Places:
@@ -38,12 +32,7 @@ class Places:
 
     def __init__(self, reached: Reached, frames: Sequence[types.FrameType]) -> None:
         self._reached, self._frames = reached, frames
-        self._objects: dict[str, Any] = {}
         self._owners: dict[int, str] | None = None
-
-    def unpacker(self) -> Unpacker:
-        """Return what puts values back; not an attribute, since it holds this object, and that holds parameters."""
-        return Unpacker(self._object_of, self.class_of, self.owner_of)
 
     def follow(self, chain: Chain) -> Any:
         """Return the object at a path."""
@@ -57,30 +46,29 @@ class Places:
             raise CannotPackError(f"there is no {name} in this process")
         return value
 
-    def resolve_before(self, unpacker: Unpacker, packed: Any) -> None:
-        """Resolve all references in packed values, before putting some of them back changes where they lead to."""
-        for reference in _references_in(packed):
-            with contextlib.suppress(CannotPackError):  # which is said of the value that needs it
-                value = self._objects[repr(reference)] = self._resolve(reference)
-                unpacker.referred[id(value)] = value
-
-    def put(self, unpacker: Unpacker, chain: Chain, first: int, packed: Any) -> None:
-        """Put a packed value where a path leads to."""
+    def setter(self, chain: Chain) -> Callable[[Any], None]:
+        """Return what sets the variable or the part of an object at a path, whatever changes before it is called."""
         root, steps = chain
-        owner = self.follow((root, steps[:-1])) if steps else None
-        present = part_at(owner, steps[-1], self._reached.known) if steps else self._present(root)
-        value = unpacker.slot(first, packed, None if present is MISSING else present)
-        if steps and value is not present:
-            try:
-                set_part(owner, steps[-1], value)
-            except (AttributeError, TypeError, IndexError) as error:
-                raise CannotPackError(str(error)) from error
-        elif root.kind == "variable" and not steps:
-            set_variables(self._frame(root.owner), {root.name: value})
-        elif root.kind == "global" and not steps:
-            self._module(root.owner, root.name)[root.name] = value
-        elif value is not present:
-            raise CannotPackError("cannot be replaced")
+        if steps:
+            owner = self.follow((root, steps[:-1]))
+            if not may_set(owner, steps[-1]):
+                raise CannotPackError("cannot be replaced")
+            return lambda value: set_part(owner, steps[-1], value)
+        if root.kind == "global":
+            module = self._module(root.owner, root.name)
+            return lambda value: module.update({root.name: value})
+        frame = self._frame(root.owner)
+        return lambda value: set_variables(frame, {root.name: value})
+
+    def resolve(self, reference: Sequence[Any]) -> Any:
+        """Return the object of a reference."""
+        kind, *place = reference
+        if kind == "path":
+            return self.follow(chain_of(place))
+        value = self.named(*place) if kind == "named" else self._reached.known.parameters.get(place[0])
+        if value is None:
+            raise CannotPackError(f"there is no {'.'.join(place)} in this process")
+        return value
 
     def named(self, module: str, qualname: str) -> Any:
         """Return the function or class of that name; None without one."""
@@ -106,19 +94,6 @@ class Places:
             self._owners = {tensor.data_ptr(): name for name, tensor in self._reached.known.parameters.items()}
         is_array = issubclass(type(value), np.ndarray)
         return self._owners.get(value.__array_interface__["data"][0] if is_array else value.data_ptr())
-
-    def _object_of(self, reference: Any) -> Any:
-        key = repr(reference)
-        return self._objects[key] if key in self._objects else self._resolve(reference)
-
-    def _resolve(self, reference: Sequence[Any]) -> Any:
-        kind, *place = reference
-        if kind == "path":
-            return self.follow(chain_of(place))
-        value = self.named(*place) if kind == "named" else self._reached.known.parameters.get(place[0])
-        if value is None:
-            raise CannotPackError(f"there is no {'.'.join(place)} in this process")
-        return value
 
     def _present(self, root: Root) -> Any:
         """Return what a path begins with; `MISSING` for a variable that is not set yet."""
@@ -150,23 +125,13 @@ class Places:
         return vars(sys.modules[name])
 
 
-def is_reachable(node: Node) -> bool:
-    """Return whether another process can follow the path of a node."""
-    root, steps = node.chain()
-    return root.kind in _ROOTS_FOLLOWED and all(step.kind != "part" for step in steps)
+def is_followed(chain: Chain) -> bool:
+    """Return whether another process can follow a path."""
+    root, steps = chain
+    return root.kind in _FOLLOWED and all(step.kind != "part" for step in steps)
 
 
-def is_followed(node: Node) -> bool:
-    """Return whether another process can follow the path of a node, and set what is there."""
-    _, steps = node.chain()
-    is_filled = issubclass(type(node.value), _FILLED)
-    return is_reachable(node) and (is_filled or node.parent is None or may_set(node.parent.value, steps[-1]))
-
-
-def _references_in(packed: Any) -> Iterator[Any]:
-    if isinstance(packed, (list, tuple)):
-        if len(packed) == 2 and type(packed[0]) is str and packed[0] == "reference":
-            yield packed[1]
-        else:
-            for part in packed:
-                yield from _references_in(part)
+def is_settable(chain: Chain, owner: Any) -> bool:
+    """Return whether another process can follow a path and set what is there, which is a part of ``owner``."""
+    root, steps = chain
+    return is_followed(chain) and (may_set(owner, steps[-1]) if steps else root.kind in _SET)

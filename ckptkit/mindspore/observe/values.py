@@ -6,13 +6,11 @@ tensor above 1 MiB is read by a sample. Any thread.
 
 from __future__ import annotations
 
-import ctypes
 import enum
 import functools
 import io
 import random
 import sys
-import threading
 import types
 import warnings
 from collections import deque
@@ -230,14 +228,6 @@ _BY_BASE: tuple[tuple[Any, Callable[[Any], str | None]], ...] = (
     (PurePath, lambda value: f"{type(value).__name__} {value}"),
     ((set, frozenset), _text_of_set),
     (GENERATORS, _text_of_generator),
-    # A private base class: of c_int and its like.
-    (
-        (ctypes._SimpleCData, ctypes.Array, ctypes.Structure),
-        lambda value: f"{type(value).__name__} {_text_of_atom(bytes(value))}",
-    ),
-    (threading.Semaphore, lambda value: f"Semaphore {own_attributes(value).get('_value')}"),
-    (threading.Event, lambda value: f"Event {own_attributes(value).get('_flag')}"),
-    (np.random.SeedSequence, lambda value: f"SeedSequence {value.n_children_spawned}"),
 )
 
 

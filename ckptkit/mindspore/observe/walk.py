@@ -15,7 +15,8 @@ import sys
 import threading
 import types
 from collections import deque
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import mindspore as ms
 import numpy as np
@@ -42,6 +43,20 @@ _RANDOM_OR_TIME = frozenset(
 )
 
 
+class Home(NamedTuple):
+    """Says where the first look saw an object.
+
+    Attributes:
+        path: As text.
+        chain: How to get there.
+        signature: What an object that replaces it has to have, too.
+    """
+
+    path: str
+    chain: Chain
+    signature: Any
+
+
 class Node:
     """One object or value that a walk reached.
 
@@ -54,25 +69,30 @@ class Node:
         text: Equal in every process for equal bits; of an object or a container, of itself without its parts.
         identity: Its ``id``.
         is_open: Whether its parts were walked.
+        home: That of the object, if it has one.
+        key: The path that leads to it from the nearest object with a home that it is a part of.
     """
 
-    __slots__ = ("depth", "identity", "is_open", "parent", "path", "step", "text", "value")
+    __slots__ = ("depth", "home", "identity", "is_open", "key", "parent", "path", "step", "text", "value")
 
     def __init__(self, value: Any, parent: Node | None, step: Step | Root) -> None:
         self.value, self.parent, self.step = value, parent, step
         self.path: str = str(step) if parent is None else f"{parent.path}{step}"
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.text, self.is_open, self.identity = "", False, id(value)
+        self.text, self.is_open, self.identity, self.key = "", False, id(value), self.path
+        self.home: Home | None = None
+
+    def outwards(self) -> Iterator[Node]:
+        """Yield it, what it is a part of, and so on; the last is a root."""
+        node: Node | None = self
+        while node is not None:
+            yield node
+            node = node.parent
 
     def chain(self) -> Chain:
         """Return the root and the steps that lead to it."""
-        steps: list[Step] = []
-        node = self
-        while node.parent is not None:
-            steps.append(node.step)  # type: ignore[arg-type]  # only a root has another
-            node = node.parent
-        root: Root = node.step  # type: ignore[assignment]
-        return root, tuple(reversed(steps))
+        root, *steps = reversed([node.step for node in self.outwards()])
+        return root, tuple(steps)  # of the steps, only the first is a `Root`
 
 
 class Walk:

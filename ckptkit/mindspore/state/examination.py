@@ -217,7 +217,7 @@ class Examination:
             return None
 
     def _tell(self) -> None:
-        new = [path for path in self.observer.slots if path not in self._told]
+        new = [path for path in self.observer.stored if path not in self._told]
         if new:
             _log.info("%s", stored(new))
         unstored = {path: why for path, why in self.observer.unstored.items() if f"!{path}" not in self._told}

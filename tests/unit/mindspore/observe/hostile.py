@@ -22,43 +22,12 @@ def _hash(self):
     return 1
 
 
-_NAMES = (
-    *(
-        "__getattr__",
-        "__eq__",
-        "__ne__",
-        "__lt__",
-        "__bool__",
-        "__len__",
-        "__iter__",
-        "__next__",
-        "__repr__",
-        "__str__",
-    ),
-    *(
-        "__getitem__",
-        "__contains__",
-        "__call__",
-        "__format__",
-        "__bytes__",
-        "__int__",
-        "__index__",
-        "__float__",
-        "__copy__",
-    ),
-    *(
-        "__reduce__",
-        "__reduce_ex__",
-        "__getstate__",
-        "__deepcopy__",
-        "__array__",
-        "__length_hint__",
-        "__dir__",
-        "__fspath__",
-    ),
-    *("items", "keys", "values", "get", "state_dict", "asnumpy", "tolist"),
-)
-SPECIALS = {**{name: _refuse(name) for name in _NAMES}, "__hash__": _hash}
+_NAMES = """
+__getattr__ __eq__ __ne__ __lt__ __bool__ __len__ __iter__ __next__ __repr__ __str__ __getitem__ __contains__ __call__
+__format__ __bytes__ __int__ __index__ __float__ __copy__ __reduce__ __reduce_ex__ __getstate__ __deepcopy__ __array__
+__length_hint__ __dir__ __fspath__ items keys values get state_dict asnumpy tolist
+"""
+SPECIALS = {**{name: _refuse(name) for name in _NAMES.split()}, "__hash__": _hash}
 FIELDS = {name: property(_refuse(name)) for name in ("__class__", "lazy", "shape", "dtype", "name")}
 
 Plain = type("Plain", (), {**SPECIALS, **FIELDS, "__module__": __name__})

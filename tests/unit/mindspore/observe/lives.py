@@ -78,7 +78,7 @@ class Life:
 
     @property
     def stored(self):
-        return {*self.observer.slots}
+        return {*self.observer.stored}
 
     @property
     def unstored(self):

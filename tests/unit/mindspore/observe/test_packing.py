@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from mindspore import nn
 from unit.mindspore.observe.lives import through_checkpoint
 
-from ckptkit.mindspore.observe.packing import CannotPackError, Packer, Unpacker
+from ckptkit.mindspore.observe.packing import CannotPackError, Packer, Unpacker, refilled, signature_of
 
 MOST_BYTES = 1 << 16
 
@@ -36,15 +36,6 @@ MOST_BYTES = 1 << 16
 class Phase(enum.Enum):
     WARM = 1
     MAIN = 2
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-
-
-class Rights(enum.Flag):
-    READ = 1
-    WRITE = 2
 
 
 Point = namedtuple("Point", "x y")
@@ -111,11 +102,18 @@ def class_of(module, name):
     return operator.attrgetter(name)(sys.modules[module])
 
 
+def packer():
+    return Packer(lambda held: None, MOST_BYTES)
+
+
 def again(value, present=None, *, references=None):
+    """What another process makes of a value; with ``present``, an object that it has, which gets the content."""
     references = {"list": list, "float": float, **(references or {})}
     names = {id(held): name for name, held in references.items()}
-    packed = Packer(lambda held, path: names.get(id(held)), MOST_BYTES).slot("slot", value)
-    return Unpacker(references.get, class_of).slot(*through_checkpoint(packed), present)
+    packing = Packer(lambda held: names.get(id(held)), MOST_BYTES)
+    packed = packing.slot(value, is_content=present is not None)
+    made = Unpacker(references.get, class_of).slot(*through_checkpoint(packed))
+    return made if present is None else refilled(present, made)
 
 
 def described(value):  # noqa: PLR0911 - one case per kind reads like a table
@@ -162,25 +160,13 @@ VALUES = [
     *([], [1, [2.5, [None]]], (1, ("a",)), {"b": 1, "a": {2: b"x", (1, "y"): None}}, {1, 2.5, "x"}, frozenset({b"x"})),
     *(OrderedDict([("z", 1), ("a", 2)]), Counter("abca"), defaultdict(list, {"a": [1]}), defaultdict(float, {3: 0.5})),
     *(defaultdict(None, {1: 2}), deque([1, 2]), deque([1, [2]], maxlen=3), {(Phase.MAIN, 1): "enum in a key"}),
-    *(Point(1, [2]), Phase.MAIN, Level.LOW, Rights.WRITE, Record(3, [0.5]), Frozen("a", 0.25), Slotted(2, [1])),
+    *(Point(1, [2]), Phase.MAIN, Record(3, [0.5]), Frozen("a", 0.25), Slotted(2, [1])),
     with_attributes(HalfSlotted(), total=3, beside=[4]),
     with_attributes(Bag(a=[1]), note="n"),
     Stack([1, [2]]),
     [Record(1), {"deep": (Point(0, deque([Slotted(0, [])])),)}],
-    *(
-        range(3, 9, 2),
-        slice(1, None, 2),
-        Decimal("0.10"),
-        Fraction(1, 3),
-        pathlib.Path("a/b"),
-        pathlib.PurePosixPath("/c"),
-    ),
-    *(
-        datetime.datetime(2020, 1, 2, 3, 4, 5, 6),
-        datetime.date(2020, 1, 2),
-        datetime.timedelta(1, 2),
-        datetime.time(1, 2),
-    ),
+    *(range(3, 9, 2), slice(1, None, 2), Decimal("0.10"), Fraction(1, 3), pathlib.Path("a/b")),
+    *(datetime.datetime(2020, 1, 2, 3, 4, 5, 6), datetime.date(2020, 1, 2), datetime.timedelta(1, 2)),
     *(bytearray(b"ab"), itertools.count(5), itertools.count(5, 3), itertools.count(0.5)),
     *(itertools.cycle([1, 2, 3]), np.dtype("f4"), types.SimpleNamespace(a=[1]), datetime.timezone.utc),
 ]
@@ -190,13 +176,6 @@ VALUES = [
 def test_values_come_back_equal_and_of_the_same_types(value):
     before = value if not isinstance(value, (itertools.count, itertools.cycle)) else again(value)
     assert described(again(value)) == described(before)
-
-
-@pytest.mark.parametrize("steps", range(8))
-def test_a_cycle_goes_on_where_it_was(steps):
-    cycle = advanced(itertools.cycle([1, 2, 3]), steps)
-    restored = again(cycle)
-    assert [next(restored) for _ in range(7)] == [next(cycle) for _ in range(7)]
 
 
 DTYPES = ["?", "i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8", "<c8"]
@@ -232,17 +211,6 @@ def test_parameters_come_back_in_place_with_name_and_switch():
     assert present.asnumpy().tolist() == [1, 2]
 
 
-def test_a_parameter_in_the_memory_of_a_stored_one_is_put_back_into_memory_of_its_own():
-    online, target = (ms.Parameter(ms.Tensor([0.0, 0.0]), name=name) for name in ("online", "target"))
-    target.set_data(online)  # as a target of a momentum network begins
-    assert target.data_ptr() == online.data_ptr()
-    saved = Packer(lambda held, path: None, MOST_BYTES).slot("slot", ms.Parameter(ms.Tensor([1.0, 2.0]), name="target"))
-    owners = {online.data_ptr(): "online"}
-    unpacker = Unpacker(lambda reference: None, class_of, lambda value: owners.get(value.data_ptr()))
-    assert unpacker.slot(*saved, target) is target
-    assert (target.asnumpy().tolist(), online.asnumpy().tolist()) == ([1, 2], [0, 0])
-
-
 def spawned(seed, children=3):
     sequence = np.random.SeedSequence(seed)
     sequence.spawn(children)
@@ -271,18 +239,11 @@ def test_generators_go_on_where_they_were_in_place(make):
     assert draws(made) == draws(present) == expected
 
 
-def test_children_of_a_generator_go_on_where_they_were():
-    value, present = spawned(3, 2), spawned(3, 0)
-    again(value, present)
-    assert draws(present.spawn(1)[0]) == draws(value.spawn(1)[0])
-
-
 IN_PLACE = [
     *([1], [3, [4]], {"a": 1}, {"b": [2]}, {1}, {2, 3}, deque([1], maxlen=4), deque([2, 3], maxlen=4)),
     *(OrderedDict(a=1), OrderedDict(b=2, a=3), Counter("a"), Counter("bb")),
     *(defaultdict(list, {"a": 1}), defaultdict(list, {"b": 2}), np.zeros(3), np.array([1.0, 2.0, 3.0])),
-    *(Record(1), Record(2, [0.5]), Frozen("a", 0.5), Frozen("b", 0.25), Slotted(1, []), Slotted(2, [3])),
-    *(Bag(a=1), with_attributes(Bag(b=2), note=1), Stack([1]), Stack([2, 3])),
+    *(Bag(a=1), Bag(b=2), Stack([1]), Stack([2, 3]), Tags({1}), Tags({2}), Window([1]), Window([2, 3])),
     *(bytearray(b"a"), bytearray(b"bc")),
 ]
 
@@ -295,44 +256,22 @@ def test_what_is_there_already_changes_in_place(present, saved):
     assert described(present) == described(saved)
 
 
-HOLDERS = [
-    *(lambda held: [held], lambda held: {"a": held}, lambda held: (held,), lambda held: deque([held])),
-    *(lambda held: Record(0, held), lambda held: Bag(a=held), lambda held: Stack([held]), lambda held: Point(0, held)),
-]
-
-
-@pytest.mark.parametrize("holder", HOLDERS)
-def test_what_a_container_holds_changes_in_place(holder):
-    held = [1]
-    again(holder([2, 3]), holder(held))
-    assert held == [2, 3]
-
-
 def test_a_view_writes_into_the_memory_that_it_shows():
     memory = np.zeros(4)
     assert again(np.array([1.0, 2.0]), memory[1:3]).base is memory
     assert memory.tolist() == [0, 1, 2, 0]
 
 
-def test_a_memmap_keeps_its_file(tmp_path):
-    present = np.memmap(tmp_path / "memory", np.float32, "w+", shape=3)
-    assert again(np.memmap(tmp_path / "saved", np.float32, "w+", shape=3) + 2, present) is present
-    present.flush()
-    assert np.fromfile(tmp_path / "memory", np.float32).tolist() == [2, 2, 2]
-
-
 def test_a_new_value_shares_no_memory_with_the_saved_one():
     saved = {"array": np.zeros(3), "list": [1]}
-    first, packed = Packer(lambda held, path: None, MOST_BYTES).slot("slot", saved)
+    first, packed = packer().slot(saved)
     saved["array"][:] = 9
     saved["list"].append(2)
     value = Unpacker(lambda reference: None, class_of).slot(first, packed)
     assert (value["array"].tolist(), value["list"]) == ([0, 0, 0], [1])
 
 
-ITERATED = [
-    *([1, 2, 3], (1, 2, 3), range(3), "abc", b"abc", {1: 2, 3: 4, 5: 6}, deque([1, 2, 3])),
-]
+ITERATED = [[1, 2, 3], (1, 2, 3), range(3), "abc", b"abc", {1: 2, 3: 4, 5: 6}, deque([1, 2, 3])]
 
 
 @pytest.mark.parametrize("steps", [0, 2, 3])
@@ -351,11 +290,26 @@ def test_references_lead_to_the_objects_of_the_new_process():
     assert [part is held for part, held in zip(value, (elsewhere, advanced, Record), strict=True)] == [True] * 3
 
 
-def test_a_class_with_a_new_of_its_own_fills_objects_and_makes_none():
-    saved, present = with_attributes(Made(), count=3), with_attributes(Made(), count=1)
-    assert again(saved, present).count == 3
+def test_a_class_with_a_new_of_its_own_makes_no_objects():
     with pytest.raises(CannotPackError, match="Made makes its objects in a __new__"):
-        again(saved)
+        again(Made())
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        *((np.zeros(2), np.zeros(3)), (np.zeros(2), np.zeros(2, int)), (deque(maxlen=1), deque()), ([], Stack())),
+        *((ms.Parameter([1.0], name="a"), ms.Parameter([1.0, 2.0], name="a")), (Record(1), Bag())),
+    ],
+)
+def test_objects_of_unlike_kinds_do_not_replace_each_other(first, second):
+    assert signature_of(first) != signature_of(second)
+    assert signature_of(first) is not None
+
+
+@pytest.mark.parametrize("value", [3, "a", (1,), frozenset(), Phase.MAIN, Ident(1), ms.Tensor([1]), np.float32(1), sys])
+def test_what_never_changes_has_no_place_of_its_own(value):
+    assert signature_of(value) is None
 
 
 def test_objects_are_made_without_their_init_or_setattr():
@@ -390,16 +344,8 @@ REFUSED = [
     *((lambda: (n for n in ()), "generator"), (lambda: np.array([{}], object), "object"), (recursive, "in itself")),
     *((lambda: np.zeros(MOST_BYTES + 1, np.uint8), "too large"), (lambda: "x" * (MOST_BYTES + 1), "too large")),
     *((lambda: ms.Tensor(np.zeros(MOST_BYTES, np.float32)), "too large"), (lambda: "\ud800", "Unicode")),
-    *(
-        (lambda: np.array(["text"]), "array of"),
-        (lambda: ValueError("x"), "ValueError"),
-        (lambda: advanced, "function"),
-    ),
-    *(
-        (lambda: np.zeros(2, [("a", "i4")]), "array of"),
-        (lambda: iter(map(len, [])), "builtin"),
-        (lambda: Record, "type"),
-    ),
+    *((lambda: np.array(["text"]), "array of"), (lambda: ValueError("x"), "ValueError"), (lambda: Record, "type")),
+    *((lambda: np.zeros(2, [("a", "i4")]), "array of"), (lambda: iter(map(len, [])), "builtin")),
     *((lambda: ctypes.c_int(1), "c_int"), (lambda: (ctypes.c_double * 2)(1), "c_double"), (lambda: Ident(7), "Ident")),
     *((lambda: Pair((1, 2)), "Pair"), (lambda: Keys({1}), "Keys"), (lambda: np.datetime64("2020-01-01"), "datetime64")),
     *((lambda: Rate(0.5), "Rate"), (lambda: Word("w"), "Word"), (lambda: zip(x for x in ()), "generator")),
@@ -412,24 +358,24 @@ REFUSED = [
 @pytest.mark.parametrize(("make", "why"), REFUSED)
 def test_what_no_other_process_can_have_is_refused(make, why, nest):
     with pytest.raises(CannotPackError, match=why):
-        through_checkpoint(Packer(lambda held, path: None, MOST_BYTES).slot("slot", nest(make())))
+        through_checkpoint(packer().slot(nest(make())))
 
 
 def test_bytes_count_over_all_slots_of_a_packer():
-    packer = Packer(lambda held, path: None, 100)
-    packer.slot("a", np.zeros(10))
+    small = Packer(lambda held: None, 100)
+    small.slot(np.zeros(10))
     with pytest.raises(CannotPackError, match="too large"):
-        packer.slot("b", b"x" * 21)
-
-
-def test_many_small_values_are_too_large_as_well():
-    with pytest.raises(CannotPackError, match="too large"):
-        again([*range(2**17)])
+        small.slot(b"x" * 21)
 
 
 def test_a_factory_that_has_no_name_is_refused():
     with pytest.raises(CannotPackError):
-        again(defaultdict(lambda: 7, {"a": 1}), defaultdict(lambda: 7))
+        again(defaultdict(lambda: 7, {"a": 1}))
+
+
+def test_a_dict_that_is_there_keeps_a_factory_without_a_name():
+    assert again(defaultdict(lambda: 7, {"a": 1}), present := defaultdict(lambda: 8)) is present
+    assert (present["a"], present["b"]) == (1, 8)
 
 
 def test_one_object_in_two_places_stays_one():
@@ -439,16 +385,11 @@ def test_one_object_in_two_places_stays_one():
 
 
 def test_what_a_refused_value_holds_is_packed_with_the_next():
-    packer, shared = Packer(lambda held, path: None, MOST_BYTES), [1]
+    packing, shared = packer(), [1]
     with pytest.raises(CannotPackError):
-        packer.slot("refused", [shared, [].append])
-    packed = through_checkpoint(packer.slot("kept", {"held": shared}))
+        packing.slot([shared, [].append])
+    packed = through_checkpoint(packing.slot({"held": shared}))
     assert Unpacker({}.get, class_of).slot(*packed) == {"held": [1]}
-
-
-def test_several_generators_keep_their_own_states():
-    saved = [make(seed) for seed in range(4) for make in (np.random.default_rng, random.Random, np.random.RandomState)]
-    assert [draws(made) for made in again(saved)] == [draws(generator) for generator in saved]
 
 
 def test_members_of_a_set_are_packed_without_their_repr():
@@ -473,11 +414,8 @@ KEYS = st.one_of(st.integers(), st.text(max_size=3), st.tuples(st.integers(), st
 
 def containers(parts):
     return st.one_of(
-        *(
-            st.lists(parts, max_size=4),
-            st.lists(parts, max_size=3).map(tuple),
-            st.dictionaries(KEYS, parts, max_size=3),
-        ),
+        *(st.lists(parts, max_size=4), st.lists(parts, max_size=3).map(tuple)),
+        st.dictionaries(KEYS, parts, max_size=3),
         *(st.builds(Record, parts, st.lists(parts, max_size=2)), st.builds(Point, parts, parts)),
         *(st.lists(parts, max_size=3).map(deque), st.dictionaries(KEYS, parts, max_size=3).map(OrderedDict)),
         *(st.lists(parts, max_size=2).map(Stack), st.dictionaries(KEYS, parts, max_size=2).map(Bag)),
@@ -488,9 +426,8 @@ NESTED = st.recursive(ATOMS, containers, max_leaves=12)
 
 
 @settings(max_examples=60)
-@given(saved=NESTED, present=NESTED)
-def test_nested_values_come_back_over_anything(saved, present):
+@given(saved=NESTED)
+def test_nested_values_come_back(saved):
     before = described(saved)
     assert described(again(saved)) == before
-    assert described(again(saved, present)) == before
     assert described(saved) == before

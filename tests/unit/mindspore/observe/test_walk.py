@@ -8,7 +8,6 @@ import contextvars
 import enum
 import functools
 import itertools
-import random
 import threading
 import types
 import weakref
@@ -109,23 +108,12 @@ context = contextvars.ContextVar("temperature")
 context.set([1.0, []])
 
 PATHS = [
-    ([1, "a"], {"x": None}),
     ([1, [2]], {"x[0]": "int 1", "x[1]": None}),
-    (
-        {"a": [], 3: 1, (1, "b"): 2, Key("k"): 4},
-        {"x['a']": None, "x[3]": "int 1", "x[(1, 'b')]": "int 2", "x[#3]": "int 4"},
-    ),
+    ({"a": [], 3: 1, (1, "b"): 2}, {"x['a']": None, "x[3]": "int 1", "x[(1, 'b')]": "int 2"}),
+    ({Key("k"): 4}, {"x[#0]": "int 4"}),
     (collections.deque([[], 1]), {"x[1]": "int 1"}),
-    (
-        Meter(),
-        {
-            "x": "<Meter>",
-            "x.total": "int 0",
-            "x.Meter.shared[0]": None,
-            "x.Meter.add(0)": None,
-            "x.Meter.add(scale)": None,
-        },
-    ),
+    (Meter(), {"x": "<Meter>", "x.total": "int 0", "x.Meter.shared[0]": None}),
+    (Meter(), {"x.Meter.add(0)": None, "x.Meter.add(scale)": None}),
     (Slotted(), {"x.count": "int 5"}),
     (Meter().add, {"x.__self__.total": "int 0", "x()(0)": None}),
     (functools.partial(closure_of(1), [[7]]), {"x.func.value": "int 1", "x.args[0][0]": None}),
@@ -135,10 +123,9 @@ PATHS = [
     (Phase.WARM, {"x": "Phase.WARM"}),
     (Net(), {"x.calls": "int 0", "x.dense": "<Dense>"}),
     (MODULE.read, {"users_module.best": None}),
+    (functools.cache(closure_of([4])), {"x().value": None}),
     (iter([Meter()]), {"x[0][0][0].total": "int 0", "x[1]": "int 0"}),
-    (enumerate([[], 5]), {"x": None}),
     (types.SimpleNamespace(a=1), {"x.a": "int 1"}),
-    (random.Random(1), {"x": None}),
 ]
 
 
@@ -149,13 +136,8 @@ def test_each_part_has_its_path(value, expected):
     assert {path: found[path] for path, text in expected.items() if text} == {p: t for p, t in expected.items() if t}
 
 
-def test_what_a_cached_function_reaches_is_walked():
-    assert "x().value" in texts(x=functools.cache(closure_of([4])))
-
-
 def test_only_globals_that_reachable_code_names_are_reached():
-    found = texts(x=MODULE.read)
-    assert "users_module.other" not in found
+    assert "users_module.other" not in texts(x=MODULE.read)
 
 
 def test_a_chain_says_root_and_steps():
@@ -329,13 +311,6 @@ def test_nothing_of_the_users_runs(index):
                 path: node.text for path, node in again.items()
             }
         assert "x" in first
-
-
-def test_attributes_of_hostile_objects_are_read_beside_their_code():
-    plain, slots = objects()[0], objects()[2]
-    with armed():
-        found = walked(x=[plain, slots]).nodes
-    assert (found["x[0].total"].text, found["x[1].total"].text) == ("int 3", "int 3")
 
 
 def test_iterators_and_files_stay_where_they_are(tmp_path):
