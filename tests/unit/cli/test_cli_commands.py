@@ -193,3 +193,21 @@ def test_corrupt_checkpoint_exits_1_and_others_are_copied(root, tmp_path, capsys
     assert f"copied {AT_4} (1 of 2 checkpoints)" in told.err
     assert f"not copied: {AT_6}: checkpoints/{AT_6}/rank-00000/weights-000.safetensors" in told.err
     assert committed(tmp_path / "copy") == [AT_4]
+
+
+def test_interrupted_copy_is_completed_by_same_command(root, tmp_path, monkeypatch, capsys):
+    write, writes = LocalStorage.write, []
+
+    def interrupted(self, key, *arguments):
+        writes.append(key)
+        if len(writes) == 6:
+            raise KeyboardInterrupt
+        write(self, key, *arguments)
+
+    monkeypatch.setattr(LocalStorage, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_copy(str(root), str(tmp_path / "copy"))
+    assert "the same command copies the rest" in capsys.readouterr().err
+    assert committed(tmp_path / "copy") != committed(root)
+    assert run_copy(str(root), str(tmp_path / "copy")) == 0
+    assert committed(tmp_path / "copy") == committed(root)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import socket
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -211,6 +213,23 @@ def test_readers_leave_a_bucket_as_it_is(kept, bucket):
             assert {**json.loads(there.stdout), "root": str(kept)} == here, name
     assert objects() == before
     assert bucket.uploads() == []
+
+
+def test_silent_endpoint_is_abandoned_within_seconds():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        options = (
+            f"--option=endpoint_url={endpoint}",
+            "--option=anon=true",
+            "--option=answer_within=1",
+            "--option=request_timeout=1s",
+        )
+        begun = time.monotonic()
+        done = run("ls", "s3://bucket/run", *options)
+        took = time.monotonic() - begun
+    assert done.exit_code == 3
+    assert endpoint in done.stderr
+    assert took < 16  # some seconds of silence; the rest is a busy machine
 
 
 def test_commands_import_no_mindspore(kept, tmp_path):

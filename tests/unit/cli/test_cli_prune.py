@@ -7,8 +7,10 @@ import sys
 
 import pytest
 from support.runs.scenario import Life, committed, name_at, tree
+from typer.testing import CliRunner
 
 from ckptkit.checkpoint.receipts import post_certificate
+from ckptkit.cli import app
 from ckptkit.cli.commands.prune import asker, parse_keep, run_prune
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.errors import CheckpointNotFoundError
@@ -137,3 +139,18 @@ def test_interrupted_prune_is_completed_by_same_command(root, monkeypatch, capsy
     assert f"remains of folders that never were, or no longer are, checkpoints: {NAMES[0]}, {NAMES[1]}" in told
     left = [key for key in tree(root) if NAMES[0] in key or NAMES[1] in key]
     assert left == [f"checkpoints/{name}/COMMIT" for name in NAMES[:2]]  # void
+
+
+def test_copy_and_prune_work_on_a_bucket(root, bucket, tmp_path):
+    url, keys = f"s3://{bucket.name}/run", (f"endpoint_url={bucket.endpoint}", "key=testing", "secret=testing")
+    there = [f"--option={option}" for option in keys]
+
+    def code_of(*arguments):
+        return CliRunner().invoke(app, [*map(str, arguments)]).exit_code
+
+    assert code_of("copy", root, url, *(f"--target-option={option}" for option in keys)) == 0
+    for sure, code, left in (((), 2, NAMES), (("--yes",), 0, NAMES[2:])):  # there is no terminal
+        assert code_of("prune", url, "--keep=latest:2", *sure, *there) == code
+        back = tmp_path / f"back{code}"
+        assert code_of("copy", url, back, *(f"--source-option={option}" for option in keys)) == 0
+        assert committed(back) == left

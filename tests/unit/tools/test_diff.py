@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -15,13 +16,13 @@ from ckptkit.checkpoint import shard_bytes
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import leaf_of
-from ckptkit.errors import CorruptCheckpointError
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import FaultyStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools import diff
 from ckptkit.tools.diff import Divergence, Side, compare, in_order_of_size, state_differences
@@ -302,3 +303,11 @@ def test_diff_memory_is_bounded_by_windows(monkeypatch):
     a, b = (Measured(write_ranks([[leaf("w", np.arange(1000) + n)]]).files) for n in range(2))
     assert compared(a, b).leaves[0].divergence.differing == 1000
     assert max(asked) <= 128
+
+
+def test_checkpoint_removed_during_diff_is_not_corrupt(tmp_path):
+    before, after = trained(tmp_path, NumpyRun(accumulation_steps=4, size=5), 4, 8)
+    gone = Fault(lambda: shutil.rmtree(tmp_path / "checkpoints" / after), operations={"read_into"})
+    storage = FaultyStorage(LocalStorage(tmp_path), [gone])
+    with pytest.raises(CheckpointNotFoundError, match="removed while"):
+        compared(LocalStorage(tmp_path), storage, (before, after))

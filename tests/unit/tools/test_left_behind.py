@@ -156,3 +156,12 @@ def test_start_waits_for_an_upload_that_has_begun(tmp_path):
     manager.wait()
     assert committed(tmp_path / "far") == [name_at(1, 5)]
     manager.close()
+
+
+def test_half_uploaded_checkpoint_is_completed(tmp_path):
+    trained(tmp_path, 2, 5, mirrors=("far",), away=["far"])
+    far = FaultyStorage(LocalStorage(tmp_path / "far"), [Fault("error", operations={"write"}, nth=2)])
+    assert "could not be uploaded" in upload(tmp_path / "root", far)[-1]
+    assert committed(tmp_path / "far") == []
+    assert "is uploaded to" in upload(tmp_path / "root", *storages(tmp_path, "far"))[-1]
+    assert digest_of(tmp_path / "far", name_at(1, 5)) == digest_at(5)

@@ -224,3 +224,11 @@ def test_damaged_blocks_of_sharded_leaf_name_tensor():
     (problem,) = problems(audited(None, storage=storage), str(NAME))
     assert problem.tensors == ("b",)
     assert "matches its digest, but not the digests of its blocks" in problem.message
+
+
+@pytest.mark.parametrize("document", ["manifest.json", "COMMIT"])
+def test_unreadable_document_hides_no_other_damage(root, document):
+    corrupt(root, AT_6)
+    (root / "checkpoints" / AT_6 / document).write_bytes(b"{")
+    found = [problem.file for problem in problems(audited(root), AT_6)]
+    assert found == [f"checkpoints/{AT_6}/{document}", f"checkpoints/{AT_6}/{WEIGHTS}"]

@@ -17,13 +17,17 @@ import pytest
 from support import ranked_training
 from support.doctor_lives import life, run_doctor, stepped
 from support.process_ranks import environment, launcher
+from support.thread_ranks import results_of, run_ranks
 
+from ckptkit.core.progress import ResumePoint
+from ckptkit.manager.writer import NotEndedError
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import open_storage
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.compare import first_difference, other_losses
 from ckptkit.tools.doctor.examine import DoctorExamination
+from ckptkit.tools.doctor.lives.probe import Runs, TrialProbe
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     KilledEvent,
@@ -189,3 +193,22 @@ def test_part_of_a_life_that_is_missing_is_no_planned_end():
     assert killed.ended_as_planned
     assert not replace(killed, planned_kill=4).ended_as_planned
     assert not replace(killed, exit_code=None).ended_as_planned
+
+
+def test_ranks_meet_while_one_of_them_still_writes(tmp_path):
+    """A framework gives up a gather for which a rank is late: none waits in it for another one's storage."""
+
+    def settled(world):
+        probe = TrialProbe(Runs(LifePlan(root="root", trace=str(tmp_path / "trace"), stop=1)), "url")
+        ends = iter([False, False, True] if world.rank == 0 else [True] * 3)
+
+        def wait(timeout):
+            if not next(ends):
+                raise NotEndedError
+
+        probe.begin(Seen(world=world), ResumePoint(), wait)
+        before = world.gathers
+        probe._settle(wait)
+        return list(ends), world.gathers - before
+
+    assert results_of(run_ranks(2, settled)) == [([], 3), ([], 3)]

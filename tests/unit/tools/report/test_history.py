@@ -15,6 +15,7 @@ from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.events import LeftOut, Point, Saved, Spread, encode_segment
 from ckptkit.run.goodput import Life as EventLife
 from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.report.health import judge, lines_of
 from ckptkit.tools.report.story import Attempt, FailedSave, RunStory, Save, read_story, time_of
@@ -262,3 +263,12 @@ def test_checkpoint_that_was_passed_over_is_a_problem(tmp_path):
 def test_times_are_read_as_utc():
     assert time_of("2026-01-01T05:00:00+03:00").hour == 2
     assert time_of("yesterday") is time_of("0001-01-01T00:00:00+23:59") is None
+
+
+def test_checkpoint_removed_meanwhile_is_no_problem(root):
+    """It has been listed, no event tells of it, and then its manifest is gone."""
+    shutil.rmtree(root / "events")
+    folder = root / "checkpoints/a000004-c0000000640-m0000"
+    gone = Fault(lambda: shutil.rmtree(folder), operations={"read"}, key=f"*/{folder.name}/manifest.json", nth=2)
+    assert read_story(FaultyStorage(LocalStorage(root), [gone]), NOW).problems == []
+    assert gone.fired == 1

@@ -68,6 +68,20 @@ def test_a_killed_life_resumes_from_its_save(here):
     assert resumed.steps[4].digests["weights/w"] == life.steps[4].digests["weights/w"]
 
 
+def test_script_has_nothing_to_read(here):
+    """What is typed into the doctor's terminal is not the script's, which may ask."""
+    (here / "train.py").write_text("import sys\nprint(repr(sys.stdin.read()))\n")
+    (here / "typed").write_text("typed")
+    before = os.dup(0)
+    try:
+        with (here / "typed").open() as typed:
+            os.dup2(typed.fileno(), 0)
+            assert lived(here).log.read_text() == "''\n"
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+
+
 def test_launcher_of_one_rank_is_not_waited_for(here):
     """As that of MindSpore, which takes half a minute to notice, and then fails."""
     document = LifePlan(root=str(here / "scratch"), trace=str(here / "trace"), stop=5)
@@ -302,6 +316,17 @@ def test_exact_report_notes_what_was_not_seen(capsys, monkeypatch):
     report = Report(9, (long, *killed), 20, 7, seconds=12.4)
     _, lines = told_of(report, capsys, monkeypatch, steps=99, kills=2, within=timedelta(seconds=20))
     assert lines[-1] == "took 12 of 20 s, with 9 of 99 micro-steps and 1 of 2 kills"
+
+
+def test_doctor_leaves_signal_handlers_as_they_were(capsys, monkeypatch):
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGHUP)}
+    mine = [signal.getsignal(number) for number in before]
+    try:
+        assert told_of(Report(9, (), 20, 7), capsys, monkeypatch)[0] == 0
+        assert [signal.getsignal(number) for number in before] == mine
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_json_tells_lives_that_did_nothing(capsys, monkeypatch, here):
