@@ -1,8 +1,8 @@
 """What the default suite costs: cases and seconds of user time by folder, and how many of both a folder may have.
 
 A plugin of pytest prints the table at the end of a default run. ``python -m support.budget``, after a default run,
-fails if a folder has more cases than its budget, or takes more than 1.5 times its seconds. User time is that of the
-test's process and of all that it starts.
+fails if a folder has more cases than its budget, or if the median of three runs takes more than 1.2 times its seconds;
+it runs a folder that took more twice again. User time is that of the test's process and of all that it starts.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,16 +21,16 @@ import pytest
 from support.process import forked_user_seconds
 
 TESTS = Path(__file__).parents[1]
-SLACK = 1.5
+SLACK = 1.2
 PROPERTY, KEPT = "user_seconds", "ckptkit/costs"
 
 # Folder below `tests`: cases, and seconds of user time on two cores. Who adds a case finds one that may go.
 BUDGET = {
     ".": (0, 0),  # what lies in none of the others, and is in no default run
-    "crash": (140, 105),
+    "crash": (145, 105),
     "docs": (140, 60),
     "exactness": (66, 105),
-    "multirank": (64, 85),
+    "multirank": (66, 85),
     "unit": (700, 100),
     "unit/manager": (320, 35),
     "unit/mindspore": (1270, 400),
@@ -67,6 +68,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 class Costs:
+    """Adds up what the tests of a run cost."""
+
     def __init__(self) -> None:
         self.cases: Counter[str] = Counter()
         self.seconds: Counter[str] = Counter()
@@ -103,20 +106,32 @@ def table(cases: Mapping[str, int], seconds: Mapping[str, float]) -> str:
 
 
 def main() -> int:
-    """Hold the last default run against the budget.
+    """Hold the last default run against the budget; a folder above its seconds runs twice more, for the median.
 
     A machine that is slow is so in all folders: seconds count relative to the middle folder's.
     """
-    kept: dict[str, tuple[int, float]] = json.loads((TESTS.parent / ".pytest_cache/v" / KEPT).read_text())
-    costs = {name: cost for name, cost in kept.items() if BUDGET[name][1]}
-    allowed = SLACK * max(1.0, statistics.median(seconds / BUDGET[name][1] for name, (_, seconds) in costs.items()))
-    crowded = [name for name, (cases, _) in costs.items() if cases > BUDGET[name][0]]
-    dear = [name for name, (_, seconds) in costs.items() if seconds > allowed * BUDGET[name][1]]
+    costs = {name: cost for name, cost in _kept().items() if BUDGET[name][1]}
+    crowded = [name for name in costs if costs[name][0] > BUDGET[name][0]]
+    allowed = SLACK * max(1.0, statistics.median(costs[name][1] / BUDGET[name][1] for name in costs))
+    dear = [name for name in costs if costs[name][1] > allowed * BUDGET[name][1]]
+    for name in dear[:]:
+        seconds = [costs[name][1]]
+        deeper = [f"--ignore={TESTS / other}" for other in BUDGET if other.startswith(f"{name}/")]
+        for _ in range(2):  # a test that fails here has passed, or was run once more, before
+            subprocess.run([sys.executable, "-m", "pytest", "-q", TESTS / name, *deeper], cwd=TESTS.parent, check=False)
+            seconds.append(_kept()[name][1])
+        if statistics.median(seconds) <= allowed * BUDGET[name][1]:
+            dear.remove(name)
     for name in crowded:
         print(f"tests/{name} has {costs[name][0]} default cases, its budget is {BUDGET[name][0]}: take others away")
     for name in dear:
-        print(f"tests/{name} takes more than {allowed:.2f} times its {BUDGET[name][1]} s of user time")
+        print(f"tests/{name} takes more than {allowed:.2f} times its {BUDGET[name][1]} s of user time in three runs")
     return 1 if crowded or dear else 0
+
+
+def _kept() -> dict[str, tuple[int, float]]:
+    kept: dict[str, tuple[int, float]] = json.loads((TESTS.parent / ".pytest_cache/v" / KEPT).read_text())
+    return kept
 
 
 if __name__ == "__main__":

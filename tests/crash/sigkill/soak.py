@@ -1,13 +1,14 @@
 """Lives that are killed with SIGKILL at moments drawn from a seed, each going on from the one before.
 
     python -m crash.sigkill.soak --kills 3000 --folder /disk/soak             (from tests/)
+    python -m crash.sigkill.soak --kills 500 --folder /disk/soak --bucket
 
-Each job draws K, a size, a retention, and a mirror or none; each life how it saves, its length and its end. Some jobs
-with a mirror lose their disk.
+Each job draws K, a size, a retention, and a mirror or none; each life how it saves, its length and its end. Some lives
+are held at a storage call while another one lives, and go on then. Some jobs with a mirror lose their disk.
 
 After each life it holds that what was reported as committed, or something newer, is what the next start takes, to the
-bit, by an uninterrupted run, and that no life was refused; at the end of a job, that every checkpoint can be restored
-and that nothing else is left. The first thing that does not hold ends the program
+bit, by an uninterrupted run, and that nothing was refused but a life that another one took over; at the end of a job,
+that every checkpoint can be restored and that nothing else is left. The first thing that does not hold ends the program
 with the job's seed, and its folder stays. Lives are forked, so nothing here may start a thread.
 """
 
@@ -26,16 +27,19 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.runs.roots import LocalRoot
+from support.runs.roots import LocalRoot, Root, Store
 from support.runs.scenario import folders
+from support.servers.moto_server import MotoServer
 
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.read import load
+from ckptkit.errors import StaleAttemptError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.index import Index, Lineage
 from ckptkit.storage.system_calls import SystemCalls
@@ -49,14 +53,17 @@ _CHANGES = ("open_new", "pwrite", "truncate", "fsync", "link", "replace", "unlin
 class Job:
     """What all lives of one run have in common, and what an uninterrupted one has at each micro-step."""
 
-    def __init__(self, rng: random.Random, here: Path) -> None:
+    def __init__(self, rng: random.Random, here: Path, store: Store | None) -> None:
         self.cycle = rng.choice([1, 2, 3, 4, 7])
         self.size = rng.choice([1, 5, 300, 5_000, 60_000])
         self.keep = rng.randint(1, 4)
         self.has_mirror = rng.random() < 0.4
         self.lives = rng.choice([10, 30, 60])
         self.log = here / "lives.log"
-        self.roots = [LocalRoot(here / "local"), LocalRoot(here / "far")][: 1 + self.has_mirror]
+        far: Root = store.new() if store else LocalRoot(here / "far")
+        self.roots = [LocalRoot(here / "local"), far] if self.has_mirror or store is None else [far]
+        self.roots = self.roots[: 1 + self.has_mirror]
+        self.is_local = isinstance(self.roots[0], LocalRoot)
         self._truth = self.new_run()
         self._digests = {0: self._truth.digest()}
 
@@ -75,7 +82,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Life:
-    """One process: what it does, and where it is killed."""
+    """One process: what it does, and where it is killed or, at a storage call, held while another one lives."""
 
     steps: int
     every: int
@@ -93,10 +100,11 @@ class Life:
             "window": ["auto", "slice", "off"],
         }
         saving = {name: rng.choice(values) for name, values in options.items()}
-        way = rng.choice(["storage call", "time", "system call"])
-        part = rng.choice(["before", "during", "after"])
+        way = rng.choice(["storage call", "time", "system call" if job.is_local else "time"])
+        way = "held" if rng.random() < 0.1 else way
+        part = rng.choice(["before", "during", "after"]) if way != "held" else "before"
         mean = 4.3 if way == "system call" else 2.0 if part == "during" else 3.6  # of few calls there is a "during"
-        seconds = rng.uniform(0.001, 0.065) if way == "time" else _LONGEST_SECONDS
+        seconds = rng.uniform(0.001, 0.065 if job.is_local else 0.65) if way == "time" else _LONGEST_SECONDS
         steps, every = rng.randint(1, 12 * job.cycle), rng.randint(1, 2 * job.cycle + 1)
         return cls(steps, every, saving, way, int(rng.lognormvariate(mean, 0.9)) + 1, part, seconds)
 
@@ -128,14 +136,16 @@ def die_at_system_call(nth: int, part: str) -> None:
         setattr(SystemCalls, name, dying(getattr(SystemCalls, name)))
 
 
-def live(job: Job, life: Life, say: Callable[..., None]) -> None:
-    """What the process does."""
+def live(job: Job, life: Life, other: Life, say: Callable[..., None]) -> None:
+    """What the process does; ``other`` lives while this one is held."""
     storage = FaultyStorage(job.roots[0].storage())
     if life.way == "system call":
         die_at_system_call(life.nth, life.part)
     elif life.way == "storage call":
         kinds = DIVISIBLE if life.part == "during" else EVERY
         storage.inject(Fault(die, operations=kinds, nth=life.nth, when=life.part))
+    elif life.way == "held":
+        storage.inject(Fault(lambda: say("held", said=lived(job, other, other)), nth=life.nth))
     run = job.new_run()
     manager = ck.CheckpointManager(
         storage,
@@ -146,7 +156,8 @@ def live(job: Job, life: Life, say: Callable[..., None]) -> None:
         preemption=ck.Preemption(then="off"),
     )
     manager.restore(run)
-    say("restored", batches=run.batches, digest=run.digest())
+    attempt = manager.live().saver.next_name(run.progress()).attempt
+    say("restored", attempt=attempt, batches=run.batches, digest=run.digest())
     for batches in run.train_until(run.batches + life.steps):
         manager.step(run)
         if batches % 5 == 0:
@@ -160,7 +171,7 @@ def live(job: Job, life: Life, say: Callable[..., None]) -> None:
     say("ended")
 
 
-def lived(job: Job, life: Life) -> list[dict[str, Any]]:
+def lived(job: Job, life: Life, other: Life) -> list[dict[str, Any]]:
     """What a life said in its process, and last how that ended; a pipe outlives the process."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -173,9 +184,9 @@ def lived(job: Job, life: Life) -> list[dict[str, Any]]:
             os.close(reading)
             signal.setitimer(signal.ITIMER_REAL, life.seconds)  # SIGALRM ends it as SIGKILL does: nobody handles it
             os.dup2(os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-            live(job, life, say)
-        except BaseException:  # noqa: BLE001 - the parent judges it
-            say("failed", text=traceback.format_exc()[-3000:])
+            live(job, life, other, say)
+        except BaseException as error:  # noqa: BLE001 - the parent judges it
+            say("failed", error=type(error).__name__, text=traceback.format_exc()[-3000:])
         finally:
             os._exit(0)
     os.close(writing)
@@ -195,31 +206,39 @@ class Story:
         self._reported_at = self._uploaded_at = 0
 
     def live(self) -> None:
-        life = Life.drawn(self._rng, self.job)
+        life, other = (Life.drawn(self._rng, self.job) for _ in range(2))
+        other = other if other.way != "held" else Life(other.steps, other.every)
         self._counts["lives"] += 1
-        self.judge(life, lived(self.job, life))
+        self.judge([life, other], lived(self.job, life, other))
         if self.job.has_mirror and self._rng.random() < 0.05 and folders(self.job.roots[1].tree()).committed:
             self._counts["disks lost"] += 1
             self.job.roots[0].clear()
             self._reported_at = self._uploaded_at
 
-    def judge(self, life: Life, said: list[dict[str, Any]]) -> None:
+    def judge(self, lives: list[Life], said: list[dict[str, Any]]) -> None:
         """Compare what a process said, in order, with what was promised before."""
-        self.last = [life, said[-6:]]
-        newest = 0
+        self.last = [lives, said[-6:]]
+        newest = attempt = later = 0
         for line in said:
             what = line["what"]
             self._counts[what] += 1
-            if what == "restored":
-                newest = line["batches"]
-                assert newest >= self._reported_at, f"{newest} restored, {self._reported_at} was reported"
+            if what == "held":
+                self.judge(lives, line["said"])
+                later = max((one["attempt"] for one in line["said"] if one["what"] == "restored"), default=0)
+            elif what == "restored":
+                newest, attempt = line["batches"], line["attempt"]
+                is_fenced = attempt < later
+                assert is_fenced or newest >= self._reported_at, f"{newest} restored, {self._reported_at} was reported"
                 assert line["digest"] == self.job.digest_at(newest), f"what was restored at {newest} is different"
             elif what == "reported":
                 newest = max(newest, self.job.batches_of(line["name"]))
+                is_fenced = attempt < later
+                assert not is_fenced or newest <= self._reported_at, f"{line['name']} after another one took over"
             elif what == "uploaded":  # of all that this life had reported, the newest is at the mirror
                 self._uploaded_at = max(self._uploaded_at, newest)
             elif what == "failed":
-                raise AssertionError(f"refused: {line['text']}")
+                is_stale = line["error"] == StaleAttemptError.__name__ and "held" in {one["what"] for one in said}
+                assert is_stale, f"refused: {line['text']}"
             self._reported_at = max(self._reported_at, newest)
         kinds = {line["what"] for line in said}
         assert kinds & {"killed", "failed", "ended"}, "it ended and said nothing, or hangs"
@@ -228,12 +247,12 @@ class Story:
         """Two lives that nobody kills, and what lies there then."""
         for _ in range(2):
             life = Life(steps=6 * self.job.cycle, every=1)
-            self.judge(life, lived(self.job, life))
+            self.judge([life], lived(self.job, life, life))
         for root in self.job.roots:
             assert (wrong := self.left_at(root)) == [], f"left at {root.url}: {wrong}"
             root.clear()
 
-    def left_at(self, root: LocalRoot) -> list[str]:
+    def left_at(self, root: Root) -> list[str]:
         tree, storage = root.tree(), root.storage()
         state, index = folders(tree), Index(storage)
         own = [name for name in map(CheckpointName.parse, state.committed) if not index.is_foreign(name)]
@@ -248,6 +267,7 @@ class Story:
         second = sorted(state.committed)[-2:][0][:7] if state.committed else ""
         wrong += [f"void {name}" for name in state.void if name[:7] < second]
         wrong += [key for key in tree if key.startswith("frozen/") and key.split("/")[1] not in living]
+        wrong += [f"unfinished upload {key}" for key in root.uploads()]
         lineage = Lineage(index, max(index.attempts)).whole()
         on_line = sum(CheckpointName.parse(name) in lineage for name in state.committed)
         if on_line > max(2, self.job.keep) + self.job.has_mirror:  # what is being uploaded is spared
@@ -263,27 +283,32 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1, help="of the first job; the next ones count from it")
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--bucket", action="store_true", help="in moto, instead of the disk")
     options = parser.parse_args()
     logging.getLogger("ckptkit").setLevel(logging.WARNING)
     counts: Counter[str] = Counter()
-    for seed in itertools.count(options.seed):
-        if counts["killed"] >= options.kills:
-            break
-        here = options.folder / f"job-{seed}"
-        shutil.rmtree(here, ignore_errors=True)
-        here.mkdir(parents=True)
-        rng = random.Random(seed)
-        story = Story(Job(rng, here), rng, counts)
-        try:
-            for _ in range(story.job.lives):
-                story.live()
-            story.finish()
-        except BaseException:
-            print(f"job {seed}: {vars(story.job)}\n{story.last}\nlog: {story.job.log}", flush=True)
-            raise
-        counts["jobs"] += 1
-        shutil.rmtree(here)
-        print(f"job {seed}: {dict(counts)}", flush=True)
+    with MotoServer() if options.bucket else nullcontext() as server:
+        store = Store(server.endpoint) if server is not None else None
+        if store is not None:
+            store.products  # noqa: B018 - made here and not in each life, before anything is sent
+        for seed in itertools.count(options.seed):
+            if counts["killed"] >= options.kills:
+                break
+            here = options.folder / f"job-{seed}"
+            shutil.rmtree(here, ignore_errors=True)
+            here.mkdir(parents=True)
+            rng = random.Random(seed)
+            story = Story(Job(rng, here, store), rng, counts)
+            try:
+                for _ in range(story.job.lives):
+                    story.live()
+                story.finish()
+            except BaseException:
+                print(f"job {seed}: {vars(story.job)}\n{story.last}\nlog: {story.job.log}", flush=True)
+                raise
+            counts["jobs"] += 1
+            shutil.rmtree(here)
+            print(f"job {seed}: {dict(counts)}", flush=True)
     json.dump(counts, sys.stdout, indent=1)
 
 

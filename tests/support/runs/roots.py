@@ -65,7 +65,8 @@ class LocalRoot:
                     (self.path / folder).rmdir()
 
     def clear(self) -> None:
-        shutil.rmtree(self.path)
+        if self.path.exists():
+            shutil.rmtree(self.path)
 
     def uploads(self) -> list[str]:
         return []
