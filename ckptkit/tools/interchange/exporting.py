@@ -6,10 +6,8 @@ Memory holds the tensors of one file of the checkpoint. The run is only read, an
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,17 +17,13 @@ import numpy as np
 from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.tensors import Array, LeafSpec, Role
-from ckptkit.format.shards import plan_shards
 from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Index
 from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.storage import Storage, open_storage
-from ckptkit.tools.interchange import ckpt_format
 from ckptkit.tools.interchange.atomic_file import NewFile
 from ckptkit.tools.interchange.names import Renames
-from ckptkit.tools.interchange.weights_file import FileFormat, format_of
-
-_Write = Callable[[LeafSpec, memoryview], None]
+from ckptkit.tools.interchange.weights_file import FileFormat, Write, ckpt_writer, format_of, safetensors_writer
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ def export_weights(
     if not leaves:
         raise ValueError("no tensor is left to export")
     with NewFile(path, overwrite=overwrite) as new:
-        write = (_write_ckpt if file_format == "ckpt" else _write_safetensors)(new, [*leaves.values()])
+        write = (ckpt_writer if file_format == "ckpt" else safetensors_writer)(new, [*leaves.values()])
         for source, names in sources:
             source.read_into(_Arriving({name: leaves[name] for name in names if name in leaves}, write))
         new.publish()
@@ -119,37 +113,12 @@ def export_weights(
         new.size_bytes,
         _left_out(contents, with_optimizer=with_optimizer, dropped=len(entries) - len(renamed)),
         rank,
-        tuple(name for name in sorted(entries) if contents.world_size > 1 and _is_own(contents, name)),
+        tuple(
+            name
+            for name, entry in sorted(contents.entries.items())
+            if contents.world_size > 1 and entry.placement == "per_rank" and name in entries
+        ),
     )
-
-
-def _is_own(contents: Contents, name: str) -> bool:
-    """Return whether ``name`` is a tensor of which the rank has its own version."""
-    return name in contents.entries and contents.entries[name].placement == "per_rank"
-
-
-def _write_ckpt(new: NewFile, leaves: Sequence[LeafSpec]) -> _Write:
-    """Return what appends a tensor, in the order in which they arrive."""
-    for leaf in leaves:
-        ckpt_format.refuse_unfit(leaf)
-
-    def write(leaf: LeafSpec, bits: memoryview) -> None:
-        for value in ckpt_format.values_of(leaf, bits):
-            new.put(value)
-
-    return write
-
-
-def _write_safetensors(new: NewFile, leaves: Sequence[LeafSpec]) -> _Write:
-    """Write the header, and return what puts a tensor where the header has it."""
-    (shard,) = plan_shards(leaves, sys.maxsize)
-    table = {"__metadata__": {"format": "ms"}, **json.loads(shard.header[8:])}  # as MindSpore's own files have it
-    header = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
-    header += b" " * (-len(header) % 8)
-    new.put(len(header).to_bytes(8, "little") + header)
-    moved = new.size_bytes - len(shard.header)
-    offsets = {leaf.name: offset + moved for leaf, offset in shard.offsets_bytes()}
-    return lambda leaf, bits: new.put(bits, offsets[leaf.name])
 
 
 def _sources(contents: Contents, roles: Collection[Role]) -> list[tuple[Contents, tuple[str, ...]]]:
@@ -168,7 +137,7 @@ def _sources(contents: Contents, roles: Collection[Role]) -> list[tuple[Contents
 class _Arriving:
     """Provides memory for the tensors of one rank, by name, and writes each to its file once it is filled."""
 
-    def __init__(self, wanted: Mapping[str, LeafSpec], write: _Write) -> None:
+    def __init__(self, wanted: Mapping[str, LeafSpec], write: Write) -> None:
         self.names: Collection[str] = wanted.keys()
         self._wanted = wanted
         self._write = write

@@ -9,6 +9,7 @@ copied unchanged, one window at a time. Any single thread; nothing else may use 
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import secrets
@@ -145,7 +146,7 @@ class _FromFile:
         self.cost = SaveCost()
 
     def open_shard(self, number: int, *, last: bool = True) -> ByteStream:
-        return _ShardOfFile(self.shards[number], self._tensors)
+        return io.BufferedReader(_ShardOfFile(self.shards[number], self._tensors))
 
     def release(self) -> None:
         """Do nothing: the caller closes the file."""
@@ -154,26 +155,23 @@ class _FromFile:
         return True
 
 
-class _ShardOfFile:
+class _ShardOfFile(io.RawIOBase):
     """Streams a shard: its header, then the tensors, read from the source file."""
 
     def __init__(self, shard: Shard, tensors: Mapping[str, FileTensor]) -> None:
-        self._pieces = itertools.chain([shard.header], (tensors[leaf.name].read() for leaf in shard.leaves))
+        pieces = itertools.chain([shard.header], (tensors[leaf.name].read() for leaf in shard.leaves))
+        self._pieces = filter(None, pieces)  # an empty one would be the end
         self._piece = memoryview(b"")
 
-    def readinto(self, buffer: memoryview, /) -> int:
-        filled = 0
-        while filled < len(buffer):
-            if not self._piece:
-                data = next(self._pieces, None)
-                if data is None:
-                    break
-                self._piece = memoryview(data)
-            count = min(len(buffer) - filled, len(self._piece))
-            buffer[filled : filled + count] = self._piece[:count]
-            self._piece = self._piece[count:]
-            filled += count
-        return filled
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        self._piece = self._piece or memoryview(next(self._pieces, b""))
+        count = min(len(buffer), len(self._piece))
+        buffer[:count] = self._piece[:count]
+        self._piece = self._piece[count:]
+        return count
 
 
 def _begin_run(storage: Storage, staged: _FromFile, source_path: str) -> None:

@@ -28,7 +28,7 @@ from ckptkit.storage import LocalStorage
 from ckptkit.storage.lease import LEASE, PROBE
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.interchange import Renames, ckpt_format, export_weights, import_weights
+from ckptkit.tools.interchange import Renames, export_weights, import_weights, weights_file
 from ckptkit.tools.interchange.atomic_file import NewFile
 from ckptkit.tools.interchange.names import of_an_optimizer
 from ckptkit.tools.interchange.weights_file import open_weights
@@ -69,7 +69,7 @@ def write_safetensors(path, tensors):
 
 
 def test_every_dtype_survives_import_and_export_bitwise(tmp_path, monkeypatch):
-    monkeypatch.setattr(ckpt_format, "SLICE_BYTES", 100)  # larger tensors are cut
+    monkeypatch.setattr(weights_file, "SLICE_BYTES", 100)  # larger tensors are cut
     large = np.random.default_rng(1).normal(size=(9, 11)).astype(np.float32)
     tensors = {**dict(every_dtype()), "large": ("F32", large.shape, large.tobytes())}
     for end in ("safetensors", "ckpt"):
