@@ -22,7 +22,7 @@ from ckptkit.cli.options import AsJson, Options, Root, open_root, positive_durat
 from ckptkit.cli.output import plain, print_parts, print_result
 from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.storage import Storage
-from ckptkit.tools.interchange.atomic_file import NewFile
+from ckptkit.tools.interchange.atomic_file import new_file
 from ckptkit.tools.report.goodput import numbers_of, table_of
 from ckptkit.tools.report.health import judge, lines_of
 from ckptkit.tools.report.monitors import MissingClientError, MLflow, Monitor, Prometheus, TensorBoard, series_of
@@ -162,9 +162,8 @@ def _put(storage: Storage, monitors: Sequence[Monitor], now: datetime) -> RunSto
 
 def _write(page: bytes, path: Path) -> None:
     try:
-        with NewFile(path.resolve(), overwrite=True) as file:  # resolved, so that a link stays a link
+        with new_file(path.resolve(), overwrite=True) as file:  # resolved, so that a link stays a link
             file.put(page)
-            file.publish()
     except ValueError as error:  # about the path
         raise StorageError(str(error)) from error
 

@@ -21,7 +21,7 @@ from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Index
 from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.storage import Storage, open_storage
-from ckptkit.tools.interchange.atomic_file import NewFile
+from ckptkit.tools.interchange.atomic_file import new_file
 from ckptkit.tools.interchange.names import Renames
 from ckptkit.tools.interchange.weights_file import FileFormat, Write, ckpt_writer, format_of, safetensors_writer
 
@@ -100,11 +100,10 @@ def export_weights(
     }
     if not leaves:
         raise ValueError("no tensor is left to export")
-    with NewFile(path, overwrite=overwrite) as new:
+    with new_file(path, overwrite=overwrite) as new:
         write = (ckpt_writer if file_format == "ckpt" else safetensors_writer)(new, [*leaves.values()])
         for source, names in sources:
             source.read_into(_Arriving({name: leaves[name] for name in names if name in leaves}, write))
-        new.publish()
     return Exported(
         contents.checkpoint,
         str(path),

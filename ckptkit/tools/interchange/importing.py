@@ -190,26 +190,19 @@ def _begin_run(storage: Storage, staged: _FromFile, source_path: str) -> None:
     if create_once(storage, RUN, run) != run:
         raise ResumeError(f"another process has just begun to write to {storage.url}")
     try:
-        _write(storage, attempt, SaveRequest(_NAME, staged, {}, now, 1))
-    except BaseException:
+        request = SaveRequest(_NAME, staged, {}, now, 1)
+        frozen = FrozenShards(storage, attempt, partial(check_fence, storage, attempt))
+        receipt = write_part(storage, attempt, request, frozen, 0)
+        publish(storage, _NAME, write_manifest(storage, attempt, request, [receipt]))
+    except BaseException as error:
         _clear_away(storage)
+        if isinstance(error, ValueError) and not isinstance(error, CorruptCheckpointError):
+            raise ResumeError(f"these weights cannot be stored: {error}") from error
         raise
     # From here on there is a checkpoint; if finishing fails, it is left for inspection.
     key, data = attempt_key(_NAME.attempt), encode(attempt)
     if create_once(storage, key, data) != data:
         raise ResumeError(f"another process has just made {key} at {storage.url}")
-
-
-def _write(storage: Storage, attempt: AttemptDocument, request: SaveRequest) -> None:
-    frozen = FrozenShards(storage, attempt, partial(check_fence, storage, attempt))
-    try:
-        receipt = write_part(storage, attempt, request, frozen, 0)
-        commit = write_manifest(storage, attempt, request, [receipt])
-    except ValueError as error:
-        if isinstance(error, CorruptCheckpointError):
-            raise
-        raise ResumeError(f"these weights cannot be stored: {error}") from error
-    publish(storage, _NAME, commit)
 
 
 def _clear_away(storage: Storage) -> None:

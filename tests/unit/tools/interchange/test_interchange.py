@@ -29,7 +29,7 @@ from ckptkit.storage.lease import LEASE, PROBE
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.interchange import Renames, export_weights, import_weights, weights_file
-from ckptkit.tools.interchange.atomic_file import NewFile
+from ckptkit.tools.interchange.atomic_file import new_file
 from ckptkit.tools.interchange.names import of_an_optimizer
 from ckptkit.tools.interchange.weights_file import open_weights
 
@@ -166,10 +166,9 @@ def test_existing_file_is_replaced_only_with_overwrite(tmp_path):
 
 
 def write_new(path, meanwhile=lambda: None):
-    with NewFile(path, overwrite=False) as file:
+    with new_file(path, overwrite=False) as file:
         file.put(b"ours")
         meanwhile()
-        file.publish()
 
 
 def test_disk_without_links_gets_whole_file(tmp_path, monkeypatch):
