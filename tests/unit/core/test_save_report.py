@@ -77,3 +77,19 @@ def test_bytes_are_counted_where_they_are_copied_and_written(tmp_path):
     assert manager.totals.stall_seconds > 0
     backwards = SaveCost(stall_seconds=-3.5, copied_bytes=7).as_numbers()  # by a clock; it could not be stored
     assert (backwards["stall_seconds"], backwards["copied_bytes"]) == (0, 7)
+
+
+def test_on_save_that_raises_gets_its_report_once(tmp_path):
+    reports = []
+
+    def note(report):
+        reports.append(report.checkpoint)
+        raise ZeroDivisionError
+
+    manager, run = ck.CheckpointManager(tmp_path, saving=ck.Saving(on_save=note)), NumpyRun()
+    manager.restore(run)
+    name = manager.save(run).result()
+    with pytest.raises(ZeroDivisionError):
+        manager.wait()
+    manager.close()
+    assert reports == [name]

@@ -16,7 +16,7 @@ from support.runs.forge import KINDS, forge, key_of, sealed
 from support.runs.grown import WatchedRun, grow, opened
 
 from ckptkit.checkpoint.read import load, verify
-from ckptkit.errors import CkptKitError, CorruptCheckpointError, FormatVersionError
+from ckptkit.errors import CkptKitError, CorruptCheckpointError, FormatVersionError, StaleAttemptError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
@@ -392,3 +392,13 @@ def test_no_checkpoint_depends_on_run_json(target, caplog):
         assert run.applied == [name], data[:20]
         assert "run.json is not a valid RunDocument" in caplog.text
         assert len(caplog.text) < 3000
+
+
+def test_takeover_fences_whatever_its_document_holds(root):
+    """The number alone fences; a job that goes on because it cannot read the rest would write against another."""
+    run, manager = WatchedRun(), CheckpointManager(root)
+    manager.restore(run)
+    (root / "attempts/000002.json").write_bytes(b"[" * 100_000)
+    with pytest.raises(StaleAttemptError, match="attempt 2"):
+        manager.save(run).result()
+    assert list(root.glob("checkpoints/*")) == []

@@ -7,7 +7,7 @@ import threading
 import pytest
 from support.live import Live, cuts, opened
 from unit.snapshot import live_copies
-from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_returned, go_on
+from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_returned, copy_ahead, go_on
 
 from ckptkit.core.worker import NoThreadError
 from ckptkit.snapshot import StagingArea, staging
@@ -30,13 +30,6 @@ def _asks_often(monkeypatch):
 
 def begun(area=None, *, live=None, **handling):
     return live_copies.begun(live or Live(*LEAVES), area or StagingArea(PLENTY), **handling)
-
-
-def copy_ahead(window, size_bytes=PLENTY) -> None:
-    window.ahead.lacking_bytes = size_bytes
-    window.ahead.is_copying = True
-    window.ahead.copy()
-    window.ahead.is_copying = False
 
 
 def check_ended(window, writer, area) -> None:
@@ -281,3 +274,23 @@ def test_without_memory_or_a_thread_the_fence_copies(monkeypatch):
             refused.setattr(what, refuse)
             ahead.start() if isinstance(error, NoThreadError) else ahead.copy()
         ended(*parts)
+
+
+def test_fence_that_waited_for_a_buffer_gets_it(monkeypatch):
+    """The thread may have seen no fence, and take a buffer only once the fence has waited for that one."""
+    area = StagingArea(ONE_BUFFER)
+    means = ("w.a.means", "weights", "micro", "F32", (41,))  # their buffers come back first
+    live, window, stepped, writer = begun(area, live=Live(means, *LEAVES))
+    take, tries = area._pool.take, []
+
+    def meanwhile(**options):
+        if stepped.waits and area._pool.has_free and not tries:
+            tries.append(threading.Thread(target=take, daemon=True))
+            tries[0].start()
+            tries[0].join(0.2)  # in vain while the fence holds the lock
+        return take(**options)
+
+    monkeypatch.setattr(area._pool, "take", meanwhile)
+    go_on(live, window)
+    writer.check()
+    assert tries

@@ -11,7 +11,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.live import Live, Writer, cuts, opened
+from hypothesis import settings, strategies
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.live import SMALL_BUFFER_BYTES, Live, Writer, cuts, opened
 from unit.snapshot.live_copies import (
     LONG_SECONDS,
     ONE_BUFFER,
@@ -19,13 +21,14 @@ from unit.snapshot.live_copies import (
     at_each_copy,
     begun,
     check_returned,
+    copy_ahead,
     end_in_time,
     go_on,
 )
 
 from ckptkit.core.contents import Capture
 from ckptkit.core.save_report import SaveCost
-from ckptkit.core.tensors import Leaf, LeafSpec, Lifetime, Role
+from ckptkit.core.tensors import DTYPES, Leaf, LeafSpec, Lifetime, Role
 from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.errors import StorageError
 from ckptkit.snapshot import Handling, StagingArea
@@ -54,6 +57,7 @@ FROZEN: list[Described] = [
 ]
 EVERYTHING = [*CYCLE, *MICRO, *FROZEN]
 LARGE: list[Described] = [(f"w.{n}", "weights", "cycle", "F32", (100 + n,)) for n in range(40)]
+OF_EVERY_DTYPE: list[Described] = [(dtype, "weights", "cycle", dtype, (31,)) for dtype in DTYPES]
 TWELVE: list[Described] = [("w", "weights", "cycle", "F32", (12 * ONE_BUFFER // 4,))]
 FROZEN_NAMES = frozenset(name for name, *_ in FROZEN)
 
@@ -71,6 +75,7 @@ def all_cuts(leaves, most=100, **handling) -> list[int]:
 
 PLACES = {  # leaves, how many places, the memory, and how the leaves are treated
     "one buffer": (EVERYTHING, 200, ONE_BUFFER, {}),
+    "every dtype": (OF_EVERY_DTYPE, 60, ONE_BUFFER, {}),
     "three buffers": (EVERYTHING, 100, 3 * ONE_BUFFER, {}),
     "slices": (EVERYTHING, 60, PLENTY, {"by_slices": True}),
     "slices of copies": (EVERYTHING, 60, PLENTY, {}),  # as on an accelerator, where looking copies
@@ -410,3 +415,74 @@ def test_fence_and_writer_never_deadlock(buffer_bytes, steps, handling):
     window.release()
     frozen_bytes = bytes_in(live, "frozen") if handling else 0
     assert area._pool.made_bytes <= copied_bytes + max(buffer_bytes, ONE_BUFFER) + frozen_bytes + ONE_BUFFER
+
+
+class Windows(RuleBasedStateMachine):
+    """One area's windows, one after the other: whatever happens in whatever order, no byte and no buffer is lost."""
+
+    writer: Writer | None = None
+
+    @initialize(buffer_bytes=strategies.sampled_from([1, 2 * ONE_BUFFER, PLENTY]))
+    def begin(self, buffer_bytes) -> None:
+        self.patch = pytest.MonkeyPatch()
+        for name in ("buffers", "staging", "window"):
+            self.patch.setattr(f"ckptkit.snapshot.{name}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
+        self.area = StagingArea(buffer_bytes)
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    @precondition(lambda self: self.writer is None)
+    @rule(by_slices=strategies.booleans(), copy_all=strategies.booleans())
+    def save(self, **handling) -> None:
+        self.live = Live(*EVERYTHING)
+        self.window, stepped = opened(self.live, area=self.area, **handling)
+        self.writer = Writer(self.window, self.live)
+        # A fence that waits for a writer that waits for slices is a test of real threads.
+        stepped.while_waiting = lambda: self.reads(9) or self.end(whole=False)
+
+    def reads(self, count) -> int:
+        return (self.writer.read_what_is_there if self.window.by_slices else self.writer.read)(count)
+
+    @precondition(lambda self: self.writer)
+    @rule(count=strategies.integers(1, 300))
+    def read(self, count) -> None:
+        self.reads(count)
+
+    @precondition(lambda self: self.writer)
+    @rule(left=strategies.integers(0, 4))
+    def micro_step(self, left) -> None:
+        self.live.scribble("micro")
+        self.window.advance(left)
+
+    @precondition(lambda self: self.writer)
+    @rule(lacking_bytes=strategies.integers(1, 300))
+    def copy_ahead(self, lacking_bytes) -> None:
+        copy_ahead(self.window, lacking_bytes)
+
+    @precondition(lambda self: self.writer)
+    @rule()
+    def update(self) -> None:
+        go_on(self.live, self.window)
+
+    @precondition(lambda self: self.writer)
+    @rule(whole=strategies.booleans())
+    def end(self, whole) -> None:
+        if whole and self.window.by_slices:
+            self.window.close()
+        if whole and self.writer:
+            self.writer.check()
+        self.window.release()
+        self.writer = None
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if self.writer is None and hasattr(self, "area"):
+            check_returned(self.area)
+        elif self.writer:
+            for found, expected in zip(self.writer.found, self.writer.expected, strict=True):
+                assert expected.startswith(bytes(found))
+
+
+TestWindows = Windows.TestCase
+TestWindows.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

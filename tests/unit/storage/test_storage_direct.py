@@ -293,3 +293,17 @@ def test_forked_child_holds_no_file_open(tmp_path, size_bytes, nth):
     storage.write("a/1", Stream(pattern(size_bytes), fork, nth), size_bytes)
     assert codes == [0]
     assert (tmp_path / "a/1").read_bytes() == pattern(size_bytes)
+
+
+def test_abandoned_file_gets_no_further_writes(tmp_path, monkeypatch):
+    held, reached, join = threading.Event(), threading.Event(), Worker.join
+
+    def fail():
+        assert reached.wait(60)  # one buffer is being written, another waits
+        monkeypatch.setattr(Worker, "join", lambda worker: held.set() or join(worker))  # the caller has given up
+        raise ValueError("source")
+
+    calls = Calls(pwrite=Fault(lambda *_: reached.set() or (held.wait(60) and None)))
+    with pytest.raises(ValueError, match="source"):
+        storage_over(tmp_path, calls, buffers=3).write("a/1", Stream(pattern(5 * BUFFER), fail, 3), 5 * BUFFER)
+    assert len(calls.writes) == 1

@@ -329,3 +329,13 @@ def test_empty_folders_of_dead_writers_are_cleared(local):
     assert sorted(os.listdir(root / "checkpoints")) == ["a000001-z", "a000002-x", "b000001-x"]
     assert local.clear_unfinished("", lambda key: True) == 2
     assert (root / "attempts").is_dir()  # the first level stays
+
+
+def test_inherited_folder_is_synced_once_before_use(local, disk):
+    """Who made it may have died before its name was durable."""
+    Path(local.url, "a/b").mkdir(parents=True)
+    put(local, "write", "a/b/1")
+    assert {("fsync", "."), ("fsync", "a")} <= set(disk.events[: disk.at("fsync", "a/b/1")])
+    count = len(disk.events)
+    put(local, "write", "a/b/2")
+    assert ("fsync", "a") not in disk.events[count:]

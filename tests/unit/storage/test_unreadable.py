@@ -18,6 +18,7 @@ from support.bad_disk import BadDisk
 from support.runs.grown import WatchedRun, grow, run_at
 from support.runs.scenario import tree
 from support.told_watch import ToldWatch
+from unit.tools.test_copy import copy
 
 from ckptkit.checkpoint.commit import remove_checkpoint
 from ckptkit.errors import CorruptCheckpointError, StorageError
@@ -47,9 +48,9 @@ def names(root):
     return (*grow(root, 3, 6), *grow(root, 9, 14))
 
 
-def restored(root, **options):
+def restored(root, mirror=(), **options):
     run = WatchedRun()
-    point = CheckpointManager(root, preemption=Preemption(then="off")).restore(run, **options)
+    point = CheckpointManager(root, mirror=mirror, preemption=Preemption(then="off")).restore(run, **options)
     return run, point.checkpoint
 
 
@@ -123,6 +124,24 @@ def test_a_file_proves_nothing_of_itself_nor_of_another_disk(root, tmp_path, mon
     with pytest.raises(StorageError, match="could not read"):
         storage.read("a", 9)
     assert disk.fired == 2
+
+
+def test_an_unreadable_checkpoint_comes_from_the_mirror(tmp_path, monkeypatch):
+    here, there = tmp_path / "here", tmp_path / "there"
+    with CheckpointManager(here, mirror=there) as manager:
+        manager.restore(run := run_at(6))
+        name = manager.save(run).result()
+    disk = BadDisk(f"/here/{FILES['rank'].format(name)}").install(monkeypatch)
+    restarted, taken = restored(here, mirror=there)
+    assert (bool(disk.fired), taken, restarted.digest()) == (True, name, run.digest())
+
+
+def test_unreadable_target_is_not_taken_for_corrupt_source(root, names, tmp_path, monkeypatch):
+    copy(root, tmp_path / "copy")
+    (tmp_path / "copy" / FILES["commit"].format(names[-1])).unlink()
+    BadDisk(f"/copy/{FILES['weights'].format(names[-1])}").install(monkeypatch)
+    with pytest.raises(StorageError, match="could not compare"):
+        copy(root, tmp_path / "copy")
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE])
@@ -209,6 +228,16 @@ def test_pipe_in_place_of_file_is_passed_over(run_root, caplog):
         path.unlink()
         path.write_bytes(data)
         assert f"{path.relative_to(run_root)} is a folder, a pipe or a device, not a file" in caplog.text
+
+
+def test_other_documents_may_be_pipes(run_root):
+    ends = [pipe_at(run_root / key) for key in ("run.json", "events/a000001-0001.jsonl")]
+    storage = LocalStorage(run_root)
+    assert "a pipe" in read_events(storage, Documents(storage)).problems["events/a000001-0001.jsonl"]
+    assert [item.file for item in audit(storage, ToldWatch()).problems] == ["run.json"]
+    assert restored(run_root)[1] == NEWEST
+    for end in ends:
+        os.close(end)
 
 
 def test_only_regular_files_are_read(tmp_path):
