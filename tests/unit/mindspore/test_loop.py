@@ -90,6 +90,26 @@ def test_killed_loop_resumes_exactly(tmp_path):
     assert "training is complete (no better score in two epochs)" in said
 
 
+def test_loop_over_a_train_cell_goes_on_in_mid_cycle(tmp_path):
+    def losses(root, until=None):
+        begin_process()
+        network = nn.WithLossCell(nn.Dense(4, 1), nn.MSELoss())
+        cell = ck.AccumulationTrainCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), 4)
+        rows = np.random.default_rng(0).random((8, 4), np.float32)
+        data, given = ds.NumpySlicesDataset({"x": rows, "y": rows[:, :1]}).batch(2), {}
+        saving = {"save": ck.SaveEvery(micro_steps=1), "saving": ck.Saving(when_busy="wait")}
+        run = ck.loop(tmp_path / root, data, 2, train=cell, **saving)
+        for x, y in run:
+            given[run.step] = float(cell(x, y))
+            if run.step == until:
+                break
+        return given, tensors(cell), run.point.batches_delivered
+
+    expected = losses("whole")
+    losses("cut", until=5)
+    assert losses("cut") == (*expected[:2], 5)
+
+
 class Training:
     """A network whose loop has eight rows in four batches an epoch."""
 

@@ -31,9 +31,9 @@ MESSAGE = "cannot start afresh with trained parameters"
 class Parts:
     """What the cells of a notebook build, one by one."""
 
-    def __init__(self):
+    def __init__(self, network=Mlp):
         begin_process()
-        self.network = Mlp()
+        self.network = network()
         self.optimizer = adam(self.network.trainable_params())
 
     def foreign(self):
@@ -61,6 +61,27 @@ def test_trained_parameters_begin_no_run(root, tmp_path):
     assert ck.CheckpointManager(root).checkpoints() == []
     assert checkpoints(tmp_path / "second phase").train(model, 1, pipeline()).batches_delivered == 0
     assert checkpoints(root).train(Parts().foreign(), 1, pipeline()).batches_delivered == 0
+
+
+class Counting(nn.SequentialCell):
+    """All that a call changes is a buffer."""
+
+    def __init__(self):
+        super().__init__(nn.Dense(6, 3))
+        self.register_buffer("calls", ms.Tensor(np.zeros((), np.int64)))
+
+    def construct(self, x, y):
+        self.calls.copy_(self.calls + 1)
+        return ms.ops.square(super().construct(x) - y).mean()
+
+
+@pytest.mark.skipif(not hasattr(nn.Cell, "register_buffer"), reason="this MindSpore has no buffers")
+def test_buffer_that_counted_begins_no_run(root):
+    """The new `AccumulationTrainCell` has counted nothing."""
+    parts = Parts(Counting)
+    interrupted(root, parts.own(), Interrupt(1))
+    with pytest.raises(ck.ResumeError, match=f"and calls changed since: a run {MESSAGE}"):
+        checkpoints(root).train(parts.own(), 2, pipeline())
 
 
 class Mistake(Callback):

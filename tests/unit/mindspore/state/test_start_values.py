@@ -33,7 +33,7 @@ OTHERS = {"mask": 3.0, "scale": 2.0, "decay": 0.5, "limit": 9.0}
 PATHS = {"mask": "cell.network.mask", "decay": "options.decay"}
 
 
-def life(root, *, strict=False, ignore=(), epochs=1, mask, scale, decay, limit):
+def life(root, *, strict=False, ignore=(), epochs=1, copied=None, mask, scale, decay, limit):
     """Train two micro-steps; beside it, what is another one in each process and decides nothing."""
     begin_process()
     network = Masked(ms.Tensor(np.full(6, mask, np.float32)))
@@ -43,9 +43,11 @@ def life(root, *, strict=False, ignore=(), epochs=1, mask, scale, decay, limit):
     options, began = types.SimpleNamespace(decay=decay), time.monotonic()
     arguments = types.SimpleNamespace(id=id(cell), port=os.getpid() << 25, folder=f"runs/{time.time()}")
     with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait")) as manager:
+        anchor = [weight.copy() for weight in network.get_parameters()] if copied == "before" else []
         point = manager.restore(state)
+        anchor = [weight.copy() for weight in network.get_parameters()] if copied == "after" else anchor
         for x, y in batches:
-            given = x * scale * options.decay
+            given = x * scale * options.decay + (anchor[0].mean() if anchor else 0)
             if limit is None or float(given.max().asnumpy()) < limit:
                 cell(given, y)
             print(time.monotonic() - began, arguments.id, arguments.port, arguments.folder)
@@ -73,3 +75,10 @@ def test_what_is_the_same_or_no_value_of_the_training_is_not_named(root, caplog)
     assert SAID not in caplog.text
     with pytest.raises(ResumeError, match=SAID):
         life(root, strict=True, **{**VALUES, "scale": 3.0})
+
+
+def test_copy_of_the_weights_that_is_taken_after_the_restore_is_named(tmp_path, caplog):
+    for copied, is_named in (("before", False), ("after", True)):
+        for _ in range(2):
+            life(tmp_path / copied, copied=copied, **VALUES)
+        assert (SAID in caplog.text and "anchor" in caplog.text) == is_named, copied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import random
@@ -165,6 +166,40 @@ def test_changed_frozen_parameter_moves_to_each_checkpoint(root, caplog):
         manager(root).restore(StateManager(again, frozen=frozen), checkpoint=name)
         assert tensors(again) == expected
     assert used[0] == used[1] != used[2] == used[3] == []
+
+
+class CopiesRate(nn.TrainOneStepCell):
+    """Keeps the learning rate once more, under the name that the optimizer's has, as train cells of packages do."""
+
+    def __init__(self):
+        network = Mlp()
+        super().__init__(network, nn.Momentum(network.trainable_params(), [0.1 / (1 + n) for n in range(9)], 0.9))
+        self.learning_rate = copy.deepcopy(self.optimizer.learning_rate)
+
+
+def in_groups():
+    def optimizer(weights):
+        groups = [{"params": weights[2:], "lr": 0.2}, {"params": weights[:2], "weight_decay": 0.1}]
+        return nn.Momentum([*groups, {"order_params": weights}], 0.05, 0.9)
+
+    return accumulation_cell(2, optimizer=optimizer)
+
+
+@pytest.mark.parametrize("make", [in_groups, CopiesRate])
+def test_training_goes_on_exactly(make):
+    cell = make()
+    state = StateManager(cell)
+    names = [one.name for one in cell.get_parameters()]
+    state.begin("runs/exact")
+    trained(cell, 5)
+    state.count_delivered(5)
+    contents = stored(state.capture())
+    assert [one.name for one in cell.get_parameters()] == names
+    trained(cell, 3, first=5)
+    begin_process(seed=6)
+    again = make()
+    StateManager(again).apply(contents)
+    assert tensors(trained(again, 3, first=5)) == tensors(cell)
 
 
 def test_names_used_twice_are_those_after_first_call():
