@@ -21,7 +21,7 @@ from ckptkit.core.text import many, number, rough_span, size, span, when
 from ckptkit.tools.report.goodput import goodput_section
 from ckptkit.tools.report.health import HealthVerdict, judge
 from ckptkit.tools.report.plots import THEME, Plot, colour_of, costs, curves, timeline
-from ckptkit.tools.report.story import Attempt, Removal, RunStory
+from ckptkit.tools.report.story import Attempt, RunStory
 
 PLOTLY = f"plotly-{get_plotlyjs_version()}.min.js"  # one file for all pages in a folder
 
@@ -40,7 +40,7 @@ def page_of(story: RunStory) -> str:
         for part in (
             _head(story, verdict),
             _notes(verdict),
-            _section(line, _LEGEND, _attempts(story)),
+            _section(line, _LEGEND, _table(_ATTEMPTS, [_attempt(attempt, story) for attempt in story.attempts])),
             goodput_section(story),
             _curves(plots, story),
             _section(cost) if cost is not None else "",
@@ -51,7 +51,8 @@ def page_of(story: RunStory) -> str:
         if part
     )
     plotted = {plot.key: plot.figure for plot in drawn}
-    figures = _json({"plots": plotted, "theme": list(THEME.values()), "plotly": PLOTLY})
+    figures = {"plots": plotted, "theme": list(THEME.values()), "plotly": PLOTLY}
+    text = json.dumps(figures, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     script = _file("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return Template(_file("page.html")).substitute(
@@ -59,11 +60,12 @@ def page_of(story: RunStory) -> str:
         title=escape(f"{story.root.rstrip('/').rpartition('/')[2] or story.root} – ckptkit report"),
         style=f"{_variables()}\n{_file('page.css')}",
         body=body,
-        figures=figures,
+        figures=text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
         script=script,
     )
 
 
+_ATTEMPTS = ("Attempt", "Began (UTC)", "Took", ">Steps", ">Saves", "Ended", "On")
 _LEGEND = """<p class="legend"><span>◆ checkpoint</span><span>○ removed since</span><span>✕ failed save</span>
 <span>● finished</span><span>■ ended</span><span>❘ last heard of</span></p>"""
 
@@ -132,13 +134,11 @@ def _curves(plots: Sequence[Plot], story: RunStory) -> str:
     return f'{first}<div class="pair">{rest}</div>' if rest else first
 
 
-def _attempts(story: RunStory) -> str:
-    heads = ("Attempt", "Began (UTC)", "Took", ">Steps", ">Saves", "Ended", "On")
-    return _table(heads, [_attempt(attempt, story) for attempt in story.attempts])
-
-
 def _attempt(attempt: Attempt, story: RunStory) -> list[str]:
-    how, tone = _end_of(attempt, story)
+    how, tone = attempt.ended, _TONES.get(attempt.how or "", "attention")
+    if how is None:
+        guesses = ["running", "killed"] if attempt is story.last else ["killed"]
+        how = " or ".join(guesses) if attempt.tells_exit else f"{', '.join(guesses)}, or not closed"
     error = f' <span class="quiet">{escape(attempt.error)}</span>' if attempt.error else ""
     ranks = f" · {many(attempt.world_size, 'rank')}" if attempt.world_size and attempt.world_size > 1 else ""
     return [
@@ -147,18 +147,9 @@ def _attempt(attempt: Attempt, story: RunStory) -> list[str]:
         span(next((life.ran_seconds for life in story.account.lives if life.attempt == attempt.number), None) or None),
         f">{number(attempt.from_step)} → {number(attempt.to_step)}",
         f">{number(len(attempt.saves))}",
-        f'<span class="tone is-{tone}">{how}</span>{error}',
+        f'<span class="tone is-{tone}">{escape(how)}</span>{error}',
         f"{escape(attempt.host)}{ranks}",
     ]
-
-
-def _end_of(attempt: Attempt, story: RunStory) -> tuple[str, str]:
-    if attempt.ended is not None:
-        return escape(attempt.ended), _TONES.get(attempt.how or "", "attention")
-    guesses = ["running", "killed"] if attempt is story.last else ["killed"]
-    return ", or ".join([", ".join(guesses), "not closed"]) if not attempt.tells_exit else " or ".join(
-        guesses
-    ), "attention"
 
 
 def _failures(story: RunStory) -> str:
@@ -179,7 +170,16 @@ def _failures(story: RunStory) -> str:
 
 
 def _removals(story: RunStory) -> str:
-    rows = [_removal(attempt, removal) for attempt in story.attempts for removal in attempt.removals]
+    rows = [
+        [
+            f'{_dot(attempt)}<span class="name">{escape(removal.checkpoint)}</span>',
+            f">{number(removal.step)}",
+            when(removal.at),
+            f'<span class="name">{escape(removal.after)}</span>',
+        ]
+        for attempt in story.attempts
+        for removal in attempt.removals
+    ]
     there = [save for _, save in story.saves if save.is_there]
     summary = (
         f"{many(len(there), 'checkpoint is', 'checkpoints are')} there, "
@@ -188,12 +188,6 @@ def _removals(story: RunStory) -> str:
     )
     table = _table(("Checkpoint", ">Step", "Removed (UTC)", "After the commit of"), rows) if rows else ""
     return f'<section><h2>Retention</h2><p class="quiet">{summary}</p>{table}</section>'
-
-
-def _removal(attempt: Attempt, removal: Removal) -> list[str]:
-    name = f'{_dot(attempt)}<span class="name">{escape(removal.checkpoint)}</span>'
-    after = f'<span class="name">{escape(removal.after)}</span>'
-    return [name, f">{number(removal.step)}", when(removal.at), after]
 
 
 def _dot(attempt: Attempt) -> str:
@@ -230,11 +224,6 @@ def _cell(tag: str, content: str) -> str:
 def _variables() -> str:
     light, dark = ("".join(f"--{name}:{pair[which]};" for name, pair in THEME.items()) for which in (0, 1))
     return f":root{{{light}}}@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
-
-
-def _json(value: object) -> str:
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _file(name: str) -> str:

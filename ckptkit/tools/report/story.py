@@ -244,11 +244,10 @@ class _Teller:
             self._attempts = {place[0]: Attempt(place[0]) for place in places if place is not None}
         attempts = [self._attempts[number] for number in sorted(self._attempts)]
         self._place(attempts)
-        copied = run.copied_from.url if run is not None and run.copied_from is not None else None
         return RunStory(
             root=escaped(self._storage.url),
             run_id=run.run_id if run is not None else None,
-            copied_from=copied,
+            copied_from=run.copied_from.url if run is not None and run.copied_from is not None else None,
             told_at=now,
             attempts=attempts,
             latest=rows.latest,
@@ -298,8 +297,9 @@ class _Teller:
                 attempt.skipped_saves = max(attempt.skipped_saves, event.skipped_saves)
                 attempt.see(at, event.progress.updates)
             elif isinstance(event, SaveFailed):
-                failed = FailedSave(event.checkpoint, event.progress.updates, at, event.error, event.message)
-                attempt.failures.append(failed)
+                attempt.failures.append(
+                    FailedSave(event.checkpoint, event.progress.updates, at, event.error, event.message)
+                )
             elif isinstance(event, Removed):
                 attempt.removals.append(Removal(event.checkpoint, None, at, event.after))
             elif isinstance(event, Ended):
@@ -312,7 +312,7 @@ class _Teller:
 
     def _merge(self, rows: Rows) -> None:
         """Add the checkpoints that no event reports, and record which of the others exist."""
-        there = {info.name: info for info in rows.shown}
+        there = {info.name: info.problem for info in rows.shown}
         if rows.problem is not None:
             self._problems.append(UnreadableFile("checkpoints", str(rows.problem)))
         self._problems.extend(UnreadableFile(info.name, info.problem) for info in rows.shown if info.problem)
@@ -320,11 +320,18 @@ class _Teller:
         others = [info for info in rows.shown if info.name not in recorded]
         for info, manifest in zip(others, each_of(others, self._manifest), strict=True):
             attempt = self._attempts.setdefault(info.attempt, Attempt(info.attempt))
-            save = _save_from(info, manifest)
+            save = Save(info.name, None, None, time_of(info.created_at), None)
+            if (at := info.progress) is not None:
+                save = replace(save, step=at.updates, epoch=at.epoch, size_bytes=info.size_bytes)
+            if manifest is not None:
+                save = replace(save, stall_seconds=manifest.cost.stall_seconds)
             attempt.saves.append(save)
             attempt.see(save.at, save.step)
         for attempt in self._attempts.values():
-            attempt.saves = [_now(save, there.get(save.checkpoint)) for save in attempt.saves]
+            attempt.saves = [
+                replace(save, is_there=save.checkpoint in there, problem=there.get(save.checkpoint))
+                for save in attempt.saves
+            ]
             attempt.saves.sort(key=_place_of)
 
     def _manifest(self, info: CheckpointInfo) -> Manifest | None:
@@ -344,38 +351,19 @@ class _Teller:
             attempt.removals = [replace(removal, step=steps.get(removal.checkpoint)) for removal in attempt.removals]
             if attempt.from_step is None and attempt.host:
                 attempt.from_step = 0 if attempt.parent is None else steps.get(attempt.parent)
-        for attempt in attempts:
-            if attempt.how in ("closed", "finished") and self._found_nothing_to_do(attempt):
+        for attempt in attempts:  # which began with the last state of a finished training, and did nothing more
+            parent = CheckpointName.parse(attempt.parent or "")
+            before = self._attempts.get(parent.attempt) if parent is not None else None
+            if before is None or before.how not in ("finished", "complete") or before.to_step != attempt.from_step:
+                continue
+            trained = attempt.saves or attempt.points or attempt.to_step != attempt.from_step
+            if attempt.how in ("closed", "finished") and not trained:
                 attempt.how = "complete"
         lowest: int | None = None
         for attempt in reversed(attempts):
             attempt.redone_from = lowest
             if attempt.from_step is not None:
                 lowest = attempt.from_step if lowest is None else min(lowest, attempt.from_step)
-
-    def _found_nothing_to_do(self, attempt: Attempt) -> bool:
-        """Return whether it began with the last state of a finished training and did nothing more."""
-        parent = CheckpointName.parse(attempt.parent or "")
-        before = self._attempts.get(parent.attempt) if parent is not None else None
-        trained = attempt.saves or attempt.points or attempt.to_step != attempt.from_step
-        ended = before is not None and before.how in ("finished", "complete")
-        return ended and before is not None and before.to_step == attempt.from_step and not trained
-
-
-def _save_from(info: CheckpointInfo, manifest: Manifest | None) -> Save:
-    progress = info.progress
-    return Save(
-        checkpoint=info.name,
-        step=progress.updates if progress is not None else None,
-        epoch=progress.epoch if progress is not None else None,
-        at=time_of(info.created_at),
-        size_bytes=info.size_bytes if progress is not None else None,
-        stall_seconds=manifest.cost.stall_seconds if manifest is not None else None,
-    )
-
-
-def _now(save: Save, info: CheckpointInfo | None) -> Save:
-    return replace(save, is_there=info is not None, problem=info.problem if info is not None else None)
 
 
 def _place_of(save: Save) -> tuple[int, int, int]:

@@ -287,7 +287,8 @@ class RestartBudget:
             return RestartDecision(_code_or_data(finding, numbers), CODE_OR_DATA, _MOVES["code-or-data"])
         self._in_a_row = 0 if progress else self._in_a_row + 1
         if self._in_a_row >= self._most:
-            if self._is_same_before_training():
+            before = {(same.cause, same.what) for same in self._same}
+            if len(self._same) == self._most and before == {("exception", finding.what)}:
                 same = many(len(self._same), "life", "lives")
                 what = f"{same} in a row ended before training with the same error: {finding.what}"
                 return RestartDecision(replace(finding, cause="code-or-data", what=what), CODE_OR_DATA, _CORRECT)
@@ -304,11 +305,6 @@ class RestartBudget:
             self._best[root] = max([before, *(record.committed_step for record in own)])
             more = more or self._best[root] > before
         return more
-
-    def _is_same_before_training(self) -> bool:
-        """Return whether the last lives all ended before training, and with the same exception."""
-        same = {(finding.cause, finding.what) for finding in self._same}
-        return len(self._same) == self._most and same == {("exception", self._same[0].what)}
 
     def _died_there_before(self, life: SupervisedLife, finding: LifeFinding) -> list[int] | None:
         """Return the numbers of the lives that died in the same micro-step as this one, if that proves something."""

@@ -172,7 +172,9 @@ class _Follower:
             while not self._is_over():
                 self._poll()  # first: a signal goes to the ranks that there are now
                 self._handle_signals()
-                self._end_others()
+                lost_seconds = 0.0 if self._lost_at is None else self._job.monotonic() - self._lost_at
+                if lost_seconds > _LAUNCHER_SECONDS and self._kill_at is None and self._ranks:
+                    self._ask_to_end(signal.SIGTERM)  # of those that wait for a lost rank, if their launcher does not
                 reap(self._command.pid)
                 ends = (*self._ranks.values(), None if self._is_outlived else self._command.end)
                 self._requests.wait(_POLL_EVERY, [end for end in ends if end is not None])
@@ -272,17 +274,13 @@ class _Follower:
             if number in END_SIGNALS or (number == signal.SIGUSR1 and not is_received):
                 # A rank that does not know SIGUSR1 would die of it. A terminal that is closed, or a time limit, is no
                 # reason to lose what can still be saved.
-                self._ask(number, number if number == signal.SIGINT else signal.SIGTERM)
-
-    def _ask(self, number: int, instead: int) -> None:
-        """Ask the job to end; a second time, kill it soon."""
-        now = self._job.monotonic()
-        if self._life.asked is None:
-            self._life.asked, self._asked_at = number, now
-            self._ask_to_end(instead)
-        elif now - self._asked_at > _SAME_SECONDS:
-            self._pass_on(instead)
-            self._kill_at = now + _AT_ONCE.total_seconds()
+                instead, now = number if number == signal.SIGINT else signal.SIGTERM, self._job.monotonic()
+                if self._life.asked is None:
+                    self._life.asked, self._asked_at = number, now
+                    self._ask_to_end(instead)
+                elif now - self._asked_at > _SAME_SECONDS:  # asked a second time: kill it soon
+                    self._pass_on(instead)
+                    self._kill_at = now + _AT_ONCE.total_seconds()
 
     def _ask_to_end(self, number: int) -> None:
         self._kill_at = self._job.monotonic() + self._job.options.grace.total_seconds()
@@ -314,10 +312,3 @@ class _Follower:
                 self._close_files_of(record)
                 if record.ranks > 1 and record.how not in GOOD_ENDS and self._lost_at is None:
                     self._lost_at = self._job.monotonic()
-
-    def _end_others(self) -> None:
-        """End the ranks that wait for one that has died, if their launcher does not."""
-        if self._lost_at is None or self._kill_at is not None or not self._ranks:
-            return
-        if self._job.monotonic() - self._lost_at > _LAUNCHER_SECONDS:
-            self._ask_to_end(signal.SIGTERM)
