@@ -58,7 +58,10 @@ def grown(template, root):
 
 
 DAMAGE = {
+    "first-byte": lambda path: corrupt(path, at=0, mask=0xFF),
     "middle-byte": corrupt,
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "twice": lambda path: path.write_bytes(path.read_bytes() * 2),
     "one-byte-short": lambda path: os.truncate(path, path.stat().st_size - 1),
     "emptied": lambda path: os.truncate(path, 0),
     "a-blank-more": lambda path: path.write_bytes(path.read_bytes() + b" "),

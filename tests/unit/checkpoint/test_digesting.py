@@ -3,11 +3,18 @@
 import io
 
 import numpy as np
+import pytest
 
-from ckptkit.checkpoint.write import PIECE_BYTES, DigestingStream, LeafDigests
+from ckptkit.checkpoint.write import PIECE_BYTES, DigestingStream, FrozenShards, LeafDigests
+from ckptkit.core.contents import Capture
+from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import leaf_of
-from ckptkit.format.documents import digest_of
+from ckptkit.errors import StateMismatchError
+from ckptkit.format.documents import AttemptDocument, digest_of
 from ckptkit.format.shards import plan_shards
+from ckptkit.snapshot import Handling, StagingArea
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.state import NumpyRun
 
 
 def leaves_of(*sizes, lifetime="micro"):
@@ -34,6 +41,28 @@ def test_leaves_in_any_pieces():
         assert stream.digest() == digest_of(file)
         assert digests.found == {leaf.name: digest_of(leaf.array.tobytes()) for leaf in leaves}
         assert stream.readinto(memoryview(buffer)) == 0
+
+
+def test_frozen_leaf_changed_while_written_is_demoted(tmp_path):
+    """It changes between its name, which is its digest, and its bytes; the save is refused."""
+    leaves = leaves_of(2 << 20, 100, lifetime="frozen")
+
+    class Changing(LocalStorage):
+        changed = 0
+
+        def write(self, key, stream, size_bytes):
+            leaves[self.changed].array[:1] ^= 1
+            self.changed += 1
+            super().write(key, stream, size_bytes)
+
+    attempt = AttemptDocument(attempt=1, token="0" * 32, parent=None, host="h", created_at="now")
+    frozen = FrozenShards(storage := Changing(tmp_path), attempt, lambda: None)
+    capture = Capture(NumpyRun().progress(), tuple(leaves), {})
+    for number, demoted in enumerate([{"leaf0"}, {"leaf0", "leaf1"}]):
+        with pytest.raises(StateMismatchError, match=f"declared frozen: leaf{number}\\."):
+            frozen.share(StagingArea().open(capture, SaveCost(), Handling()), 0)
+        assert (storage.changed, frozen.demoted) == (number + 1, demoted)
+    assert not frozen.settled
 
 
 def test_exhausting_takes_memory_of_its_size():

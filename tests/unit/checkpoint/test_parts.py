@@ -15,7 +15,7 @@ from support.runs.rank_files import leaf, opened, write_ranks
 from support.wire import Wire
 
 from ckptkit.checkpoint.read import load, verify
-from ckptkit.core.contents import WantedPart
+from ckptkit.core.contents import Buffers, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError
 
@@ -201,6 +201,15 @@ def test_a_part_that_cannot_be_is_refused():
     memory = memoryview(bytearray(24))
     assert unrefused(ValueError, lambda given: contents.read_parts([WantedPart(*given, memory)]), rows) == {}
     assert storage.lengths == []
+
+
+def test_sharded_leaves_of_several_ranks_are_all_read():
+    """In one call; each rank holds one of them."""
+    wholes = {"y": np.arange(4.0), "z": np.arange(600.0)}
+    storage = write_ranks([[leaf(name, whole, Box(whole.shape, (0,)))] for name, whole in wholes.items()])
+    held = {name: np.empty(whole.shape) for name, whole in wholes.items()}
+    load(storage, opened(storage)).read_into(Buffers({name: there.view(np.uint8).data for name, there in held.items()}))
+    assert all((held[name] == whole).all() for name, whole in wholes.items())
 
 
 @pytest.mark.parametrize("placement", ["replicated", "per_rank"])

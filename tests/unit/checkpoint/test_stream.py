@@ -9,6 +9,7 @@ import threading
 
 import numpy as np
 import pytest
+from support.corrupt import corrupt
 from support.process import python
 from support.runs.grown import opened
 
@@ -150,14 +151,20 @@ def test_remote_files_are_read_at_once_as_a_window_allows(checkpoint, window_byt
     assert {thread for _, thread in storage.reads} != {threading.get_ident()} or at_once == 1
 
 
-def test_lanes_end_early_when_one_fails(checkpoint, monkeypatch):
-    together = threading.Barrier(LANES, timeout=60)
-    stopped = threading.Event()  # is set once the lanes were told to end
+@pytest.fixture
+def stopped(monkeypatch):
+    """Is set once the lanes were told to end."""
+    stopped = threading.Event()
 
     def watched(items, function, *, stop=lambda: None, **options):
         return each_of(items, function, stop=lambda: (stop(), stopped.set()), **options)
 
     monkeypatch.setattr(read, "each_of", watched)
+    return stopped
+
+
+def test_lanes_end_early_when_one_fails(checkpoint, stopped):
+    together = threading.Barrier(LANES, timeout=60)
 
     def meet(key):
         if not stopped.is_set():
@@ -170,6 +177,30 @@ def test_lanes_end_early_when_one_fails(checkpoint, monkeypatch):
     with pytest.raises(OSError, match="gone"):
         contents_of(checkpoint, storage).read_into(Noted())
     assert len(storage.reads) <= len(ROLES)  # of 150: each lane ends after the read that was under way
+
+
+def test_altered_file_is_not_read_again_when_another_fails(checkpoint, stopped, monkeypatch):
+    root, name = checkpoint
+    corrupt(root / "checkpoints" / name / "rank-00000" / "optimizer-000.safetensors", at=100_000)
+    monkeypatch.setattr(LocalStorage, "window_bytes", 1 << 20)  # each file is one window
+    digested, check = threading.Event(), read.check_digest
+
+    def check_digest(shard, digest):
+        if "optimizer" in shard.key:
+            digested.set()
+            assert stopped.wait(60)
+        check(shard, digest)
+
+    def meet(key):
+        if "weights" in key:
+            assert digested.wait(60)
+            raise OSError("gone")
+
+    monkeypatch.setattr(read, "check_digest", check_digest)
+    storage = Watched(root, meet)
+    with pytest.raises(OSError, match="gone"):
+        contents_of(checkpoint, storage).read_into(Noted())
+    assert [file for file, _ in storage.reads].count("optimizer-000.safetensors") == 1
 
 
 @pytest.mark.parametrize("change", ["cut", "gone", "removed"])

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from ckptkit.core.placement import Box
 from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError
 from ckptkit.manager.agreement import RankStatus, RankSync
 from ckptkit.manager.schedule import EndSchedule, SaveSchedule
@@ -62,6 +65,31 @@ def test_ranks_that_came_apart_all_stop():
             other = MINE.model_copy(update=theirs).model_dump_json()
             with pytest.raises(error, match=message):
                 RankSync(Saying(lambda _, other=other: [other], rank)).words(MINE, None)
+
+
+def test_parts_cut_anew_are_compared_again():
+    """As of a tensor that is placed otherwise in the middle of a training."""
+
+    def leaves(offset, size):
+        return [leaf_of("w", np.zeros(size), role="parameter", placement=Box((8,), (offset,)))]
+
+    boxes = []
+    theirs, peers = (RankSync(Saying(lambda _: [boxes[-1]])) for _ in range(2))
+    theirs._world.others = lambda message: boxes.append(message) or [message]
+
+    def compare(mine, other):
+        said = [RankStatus(cuts=ranks.model_of(leaves)[1]) for ranks, leaves in ((peers, mine), (theirs, other))]
+        with pytest.raises(ResumeError):  # only to learn what it says: alone it stores its part twice
+            theirs.refuse_incomplete_cuts(said, other)
+        peers.refuse_incomplete_cuts(said, mine)
+
+    compare(leaves(0, 4), leaves(4, 4))
+    gathers = peers._world.gathers
+    compare(leaves(0, 4), leaves(4, 4))
+    assert peers._world.gathers == gathers  # they are known
+    for _ in range(2):  # what was refused is not known to be whole
+        with pytest.raises(ResumeError, match="leave something out"):
+            compare(leaves(0, 3), leaves(4, 4))
 
 
 class ByClock:

@@ -104,6 +104,20 @@ def test_second_training_has_its_own_seconds(heart, clock, tmp_path):
     assert heart.spent() == {"restoring": 1, "training": 3}
 
 
+def test_restore_that_failed_belongs_to_the_next(monkeypatch):
+    """The first attempt of a process is as old as the process, whatever was tried before."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr("os.register_at_fork", lambda **_: None)
+    heart = HeartbeatWriter()
+    heart.begin()
+    born = heart.born
+    heart.begin()
+    assert heart.born == pytest.approx(born, abs=0.1)
+    heart.restored(root="r", attempt=1, checkpoint=None, micro_step=0, rank=0, ranks=1)
+    heart.begin()
+    assert heart.born > born + 0.1
+
+
 def test_slow_step_fades(heart, clock, tmp_path):
     begun(heart)
     heart.step(21)

@@ -154,6 +154,23 @@ def test_saving_advances_no_random_generator(root):
     assert all(np.array_equal(one, other) for one, other in zip(before[1], after[1], strict=True))
 
 
+def test_first_save_finds_its_memory(root, monkeypatch):
+    """With a bound so low that the few bytes of this state are worth a thread."""
+    monkeypatch.setattr("ckptkit.snapshot.staging._FEW_BYTES", 50)
+    manager, run = started(root, save=SaveEvery(optimizer_steps=1), window="off")
+    train(run, 1)
+    manager.step(run)
+    for thread in threading.enumerate():
+        if thread.name == "ckptkit-memory":
+            thread.join()
+    pool = manager._setup.area._pool
+    made_bytes = pool.made_bytes
+    train(run, 4)
+    manager.step(run).result()
+    assert 0 < made_bytes == pool.made_bytes
+    manager.close()
+
+
 def saved_at(manager, run, last) -> list[int]:
     at = []
     for batches in run.train_until(last):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import shutil
@@ -376,6 +377,21 @@ def test_commit_does_not_wait_for_mirror(tmp_path, caplog):
     life.manager.save(life.run)
     with pytest.raises(SaveFailedError, match=r"the mirror .* lacks it"):  # and raises what it waited for
         life.manager.wait()
+
+
+def test_local_copy_lost_during_upload_is_skipped(tmp_path, caplog):
+    """The skipped checkpoint is named, and the next one is uploaded."""
+    life = started(tmp_path)
+    lost = functools.partial(shutil.rmtree, tmp_path / "local/checkpoints")
+    gone = Fault(lost, operations={"write"}, key=f"checkpoints/{name_at(1, 2)}/rank-00000.json")
+    life.mirror.inject(gone)
+    life.save_at(2)
+    assert gone.fired == 1
+    assert committed(tmp_path, "mirror") == []
+    assert f"the upload of {name_at(1, 2)}" in warnings_in(caplog)
+    life.saved_at(3)
+    assert committed(tmp_path, "mirror") == [name_at(1, 3)]
+    assert files_of(tmp_path / "mirror", name_at(1, 2)).keys() == {f"checkpoints/{name_at(1, 2)}/COMMIT"}
 
 
 def test_training_continues_during_mirror_outage(tmp_path, caplog):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -420,6 +422,32 @@ def test_no_save_begins_while_cycle_is_finished(root):
     assert [one.progress.batches_delivered for one in manager.checkpoints()] == [*range(1, 9), 12]
 
 
+def test_failed_save_hides_no_request_to_end(root):
+    """Even where no save may fail: the last one is made at the end of the cycle."""
+    lost = Fault("error", operations={"write"}, key="*-c0000000002-m0000/*")
+    manager, run = started(
+        FaultyStorage(open_storage(root), [lost]),
+        monotonic=Manual(),
+        on_save_error="raise",
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 8,
+    )
+    with manager:
+        for batches in run.train_until(WHOLE):
+            if batches == 8:
+                manager._run.preemption.poll()
+                assert manager.save(run).exception() is not None
+                manager.live().is_held = True
+            manager.step(run)
+            manager.live().is_held = False
+            if batches == 4:
+                manager.save(run).result()
+            if manager.preempted:
+                break
+    assert lost.fired == 1
+    assert run.batches == restored_at(root) == 12
+
+
 def preempted(root, size, asks, *, until=40, faults=None, saves_at=0, **options):
     """A job of threads; ``asks``: rank to the micro-step after which it alone is asked."""
 
@@ -497,6 +525,15 @@ def test_a_hung_rank_holds_nobody_beyond_the_grace(root):
     assert hang.fired == 1
 
 
+def test_failed_save_of_ranks_keeps_them_from_no_last_one(root):
+    """Also where none may fail, which ends a training that goes on."""
+    fault = Fault("error", operations={"write"}, key="*rank-00001*")
+    options = {"saves_at": 1, "on_save_error": "raise", "grace": timedelta(hours=9)}
+    lives = preempted(root, 2, {0: 1}, monotonic=_ticking(), faults={1: fault}, **options)
+    assert fault.fired == 1
+    assert [error.checkpoint for _, error in lives] == names(root) * 2
+
+
 def test_a_takeover_ends_departing_ranks_too(root):
     other = ck.CheckpointManager(root, preemption=ck.Preemption(then="off"))
     takeover = Fault(lambda: other.restore(NumpyRun()), operations={"write"})
@@ -552,6 +589,48 @@ def test_a_signal_before_the_training_is_no_preemption(own):
     ears.listen(later)
     assert ears.leave(later)
     assert earlier.signals == later.signals == []
+
+
+@pytest.mark.usefixtures("own")
+def test_what_somebody_set_meanwhile_stays():
+    ears, hearing = SignalWatch(), Hearing()
+    ear, mouth = socket.socketpair()
+    mouth.setblocking(False)
+    with ear, mouth:
+        ears.listen(hearing)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.set_wakeup_fd(mouth.fileno())
+        ears.leave(hearing)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+        assert signal.set_wakeup_fd(-1) == mouth.fileno()
+
+
+@pytest.mark.usefixtures("own")
+def test_a_signal_breaks_off_no_system_call():
+    """Such as one of a framework, which may take that for a failure."""
+    library, letter = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(1)
+    ear, mouth = os.pipe()
+    counted = threading.Semaphore(0)
+
+    class Counting:
+        def heard(self, number):
+            counted.release()
+
+    def disturb():
+        for _ in range(20):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert counted.acquire(timeout=30)
+        os.write(mouth, b"x")
+        os.close(mouth)
+
+    ears, listener, disturbing = SignalWatch(), Counting(), threading.Thread(target=disturb)
+    ears.listen(listener)
+    disturbing.start()
+    read = library.read(ear, letter, 1)
+    disturbing.join()
+    ears.leave(listener)
+    os.close(ear)
+    assert read == 1
 
 
 def request(clock=time.monotonic, newest=lambda: None) -> PreemptionRequest:
