@@ -51,7 +51,7 @@ def test_frozen_leaf_changed_while_written_is_demoted(tmp_path):
         changed = 0
 
         def write(self, key, stream, size_bytes):
-            leaves[self.changed].array[:1] ^= 1
+            leaves[self.changed].array[99_999 % leaves[self.changed].array.size] ^= 1
             self.changed += 1
             super().write(key, stream, size_bytes)
 

@@ -605,7 +605,6 @@ def test_what_somebody_set_meanwhile_stays():
         assert signal.set_wakeup_fd(-1) == mouth.fileno()
 
 
-@pytest.mark.usefixtures("own")
 def test_a_signal_breaks_off_no_system_call():
     """Such as one of a framework, which may take that for a failure."""
     library, letter = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(1)
