@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -59,7 +58,10 @@ def run_diff(
     opened = open_wanted(here, a), open_wanted(there, b if b is not None else LATEST)
     with bar_of_bytes() as bar:
         task = bar.add_task("comparing", total=None)
-        advance = partial(bar.advance, task)
+
+        def advance(size_bytes: int) -> None:
+            bar.advance(task, size_bytes)
+
         sides = Side(here, opened[0], advance), Side(there, opened[1], advance)
         difference = compare(*sides, lambda size_bytes: bar.update(task, total=size_bytes))
         read_bytes = int(bar.tasks[0].completed)

@@ -80,13 +80,7 @@ def run_report(
         raise WrongUsageError("--every goes with --tensorboard, --mlflow or --prometheus")
     if not as_json:
         refuse_other(Path(output), "--output")
-        try:
-            import plotly.graph_objects  # noqa: F401 - checks that the optional dependency is installed and complete
-        except ImportError as error:
-            raise WrongUsageError(
-                "the page needs plotly, which is not installed: pip install 'mindspore-ckptkit[report]'. "
-                "--json works without it"
-            ) from error
+        _need_plotly()
     story = read_story(open_root(root, options), clock())
     if as_json:
         numbers = {
@@ -172,3 +166,13 @@ def _write(page: bytes, path: Path) -> None:
             file.put(page)
     except ValueError as error:  # about the path
         raise StorageError(str(error)) from error
+
+
+def _need_plotly() -> None:
+    try:
+        import plotly.graph_objects  # noqa: F401 - checks that the optional dependency is installed and complete
+    except ImportError as error:
+        raise WrongUsageError(
+            "the page needs plotly, which is not installed: pip install 'mindspore-ckptkit[report]'. "
+            "--json works without it"
+        ) from error

@@ -76,14 +76,9 @@ def run_run(
         ckptkit run -- python train.py
         ckptkit run --hang-after 5m --limit evaluating=2h -- msrun --worker_num=8 --join=True train.py
     """
-    open_standard_descriptors()  # first: it is asked below what stdin is
-    # Refused is what does something else in later lives, or ends before the processes that it starts.
-    if not command:
-        raise WrongUsageError("give the command that trains after two dashes: ckptkit run -- python train.py")
-    if Path(command[0]).name == "msrun" and not _JOINS.search(" ".join(command)):
-        raise WrongUsageError("msrun returns at once, and its workers go on unseen: give it --join=True")
-    if "-" in command[1:] and stat.S_ISFIFO(os.fstat(0).st_mode):
-        raise WrongUsageError("a script on stdin can be read once only: store it in a file, and give its name")
+    open_standard_descriptors()  # first: `_check` asks what stdin is
+    command = command or []
+    _check(command)
     limits = RunLimits(
         lives_without_progress=lives_without_progress,
         hang_after=positive_duration("--hang-after", hang_after),
@@ -128,6 +123,16 @@ def run_run(
     finally:
         logging.getLogger().removeHandler(log)
         terminal.close()
+
+
+def _check(command: Sequence[str]) -> None:
+    """Refuse commands that do something else in later lives, or that end before the processes that they start."""
+    if not command:
+        raise WrongUsageError("give the command that trains after two dashes: ckptkit run -- python train.py")
+    if Path(command[0]).name == "msrun" and not _JOINS.search(" ".join(command)):
+        raise WrongUsageError("msrun returns at once, and its workers go on unseen: give it --join=True")
+    if "-" in command[1:] and stat.S_ISFIFO(os.fstat(0).st_mode):
+        raise WrongUsageError("a script on stdin can be read once only: store it in a file, and give its name")
 
 
 def _limit(text: str) -> tuple[Phase, timedelta]:
@@ -180,17 +185,7 @@ class RunMetrics:
         values = {
             "lives": dict(self._lives),
             "seconds": dict(self._seconds + Counter({name: value for name, value in present.items() if value > 0})),
-            "ranks": [
-                {
-                    "rank": max(0, record.rank),
-                    "phase": record.phase.name.lower(),
-                    "micro_step": max(0, record.micro_step),
-                    "committed_step": max(0, record.restored_step, record.committed_step),
-                    "mirror_lag": record.mirror_lag,
-                    "seconds_since_sign": max(0.0, now - record.last_sign_at),
-                }
-                for record in records
-            ],
+            "ranks": [_rank(record, now) for record in records],
         }
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
@@ -202,6 +197,17 @@ class RunMetrics:
             if not self._is_failure_known:
                 self._is_failure_known = True
                 self._say(f"could not write the metrics to {self._path}: {error}; the job goes on")
+
+
+def _rank(record: Record, now: float) -> dict[str, Any]:
+    return {
+        "rank": max(0, record.rank),
+        "phase": record.phase.name.lower(),
+        "micro_step": max(0, record.micro_step),
+        "committed_step": max(0, record.restored_step, record.committed_step),
+        "mirror_lag": record.mirror_lag,
+        "seconds_since_sign": max(0.0, now - record.last_sign_at),
+    }
 
 
 def _as_text(values: Mapping[str, Any]) -> str:

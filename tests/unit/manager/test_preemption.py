@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from support.clock import Manual
+from support.live import Stall
 from support.options import grouped
 from support.process import forked, python
 from support.runs.grown import run_at
@@ -24,6 +25,7 @@ from support.thread_ranks import results_of, run_ranks
 
 import ckptkit as ck
 from ckptkit.manager.preemption import SIGNALS, PreemptionRequest, SignalWatch, name_of
+from ckptkit.manager.run import Run
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -532,6 +534,28 @@ def test_failed_save_of_ranks_keeps_them_from_no_last_one(root):
     lives = preempted(root, 2, {0: 1}, monotonic=_ticking(), faults={1: fault}, **options)
     assert fault.fired == 1
     assert [error.checkpoint for _, error in lives] == names(root) * 2
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_last_save_follows_one_under_way_that_fails(root, size, monkeypatch):
+    """It fails when the last save waits for it already."""
+    stall, wait = Stall(), Run._wait_a_while
+
+    def lose():
+        stall()
+        raise ck.StorageError("lost")
+
+    def wait_a_while(run, left):
+        if run.results.busy:
+            stall.let_go()
+        wait(run, left)
+
+    monkeypatch.setattr(Run, "_wait_a_while", wait_a_while)
+    fault = Fault(lose, operations={"write"}, key=f"*m0001*rank-{size - 1:05}*")
+    options = {"save": ck.SaveEvery(micro_steps=1), "on_save_error": "raise", "grace": timedelta(hours=9)}
+    lives = preempted(root, size, {0: 2}, monotonic=_ticking(), faults={size - 1: fault}, **options)
+    assert fault.fired == 1
+    assert [error.checkpoint for _, error in lives] == names(root) * size == ["a000001-c0000000000-m0002"] * size
 
 
 def test_a_takeover_ends_departing_ranks_too(root):

@@ -20,7 +20,7 @@ from support.options import grouped
 from support.training import SIZE, Job, K, accumulation_cell, checkpoints, crashed, pipeline, reference, tensors
 
 import ckptkit as ck
-from ckptkit.format.events import Ended, Point
+from ckptkit.format.events import Began, Ended, Point
 from ckptkit.mindspore.callback.session import TrainingSession, hold_back, may_stop
 from ckptkit.run import attempt
 from ckptkit.run.event_log import read_events
@@ -256,11 +256,11 @@ class Watch(Callback):
             self.norms.append(float(params.train_network.gradient_norm.asnumpy()))
 
 
-def recorded(root, *, epochs=1, remainder="carry", **options):
+def recorded(root, *callbacks, epochs=1, remainder="carry", **options):
     job = Job(data=lambda: pipeline(40), cell=lambda: accumulation_cell(K, clip_norm=1.0, remainder=remainder))
     watch = Watch()
     ckpt = checkpoints(root, save=ck.SaveEvery(optimizer_steps=2), read_only=[Watch], ignore=(), **options)
-    ckpt.train(job.model, epochs, job.data, callbacks=[watch])
+    ckpt.train(job.model, epochs, job.data, callbacks=[watch, *callbacks])
     return watch, tensors(job.cell)
 
 
@@ -285,6 +285,20 @@ def test_recording_is_accurate_and_changes_no_bit(tmp_path):
     _, other = recorded(tmp_path / "without", epochs=2, remainder=remainder, events=False)
     assert bits == other
     assert not (tmp_path / "without/events").exists()
+
+
+def test_repeated_steps_record_identical_points(tmp_path):
+    def interrupt(run_context):
+        if run_context.original_args().cur_step_num == 22:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # in mid-cycle; the last save is of step 4
+        recorded(tmp_path, LambdaCallback(on_train_step_end=interrupt), epochs=3)
+    recorded(tmp_path, epochs=3)
+    assert [began.progress.updates for began in events_in(tmp_path, Began)] == [0, 4]
+    points = events_in(tmp_path, Point)
+    assert [point.last for point in points] == [1, 2, 3, 4, 5, 5, 6, 7]
+    assert points[4].values == points[5].values
 
 
 def test_second_start_of_complete_training_says_so(tmp_path, monkeypatch):

@@ -6,9 +6,10 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from mindspore.train import Callback
 from support.live import LONG_SECONDS, Stall
 from support.options import grouped
-from support.training import begin_process, samples
+from support.training import Job, begin_process, checkpoints, pipeline, samples
 
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
@@ -20,7 +21,6 @@ from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
 WIDTH = 160  # its square, and six times the width, have more than 64 KiB or less
-SIZE = 5  # batches per epoch
 
 
 class Wide(nn.Cell):
@@ -199,6 +199,22 @@ def test_forward_that_begins_to_change_a_weight_fails_one_save(root, stalled, co
     handle.result()
     assert "a background save failed (1 in a row): hidden.weight changed" in shown()
     assert_whole(root, copies)
+
+
+def test_evaluation_that_changes_weights_tears_no_save(root, copies):
+    """It swaps them while the storage holds a save that was made within the epoch."""
+    fault = Fault(stall := Stall(), operations={"write"}, key="*/weights-000.safetensors", when="during")
+
+    class Swap(Callback):
+        def on_eval_begin(self, run_context):
+            assert stall.reached.wait(LONG_SECONDS)
+            change(job.cell.network.hidden.weight)
+            stall.let_go()
+
+    job = Job(fit=True, data=lambda: pipeline(20), cell=lambda: train_cell(9))
+    ckpt = checkpoints(FaultyStorage(LocalStorage(root), [fault]), 3)
+    ckpt.fit(job.model, 1, job.data, job.valid, callbacks=[Swap()])
+    assert_whole(root, copies, at_least=2)
 
 
 def test_restore_by_other_manager_tears_nothing(tmp_path, root, stalled, copies):
