@@ -49,13 +49,6 @@ def _typed(function: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-def _docstring_of(name: str) -> str | None:
-    """Return the help of a command without importing its module: all of them take a second."""
-    source = Path(__file__).with_name("commands") / f"{COMMANDS[name]}.py"
-    functions = {node.name: node for node in ast.parse(source.read_text("utf-8")).body if type(node) is ast.FunctionDef}
-    return ast.get_docstring(functions[f"run_{name}"])
-
-
 class Program(CommandGroup):
     """Has the commands of `COMMANDS`, each loaded when it is needed."""
 
@@ -64,7 +57,11 @@ class Program(CommandGroup):
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # their names; `get_command` loads one
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        self.commands = {name: TyperCommand(name, help=_docstring_of(name)) for name in COMMANDS}
+        for name, module in COMMANDS.items():  # without importing their modules: all of them take a second
+            source = Path(__file__).with_name("commands") / f"{module}.py"
+            nodes = ast.parse(source.read_text("utf-8")).body
+            (function,) = (node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == f"run_{name}")
+            self.commands[name] = TyperCommand(name, help=ast.get_docstring(function))
         super().format_help(ctx, formatter)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

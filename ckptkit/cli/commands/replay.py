@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -63,7 +63,19 @@ def run_replay(
         return report_failure(error, command, junit, _SUITE, "replay")
     write_junit(junit, _SUITE, _cases(stretch, verdict))
     recorded = certify(storage, stretch, verdict) if record else []
-    document = {"root": storage.url, "begin": stretch.begin.name, **_document(verdict), "recorded": recorded}
+    difference = verdict.difference
+    leaves = [] if difference is None else difference.leaves
+    document = {
+        "root": storage.url,
+        "begin": stretch.begin.name,
+        "equal": verdict.equal,
+        "differing": verdict.differing,
+        "leaves": [{"name": leaf.name, "role": leaf.role, "rank": leaf.rank} for leaf in leaves],
+        "state": [] if difference is None else _paths(difference),
+        "deterministic": verdict.is_deterministic,
+        "versions": verdict.versions,
+        "recorded": recorded,
+    }
     lines = [*_lines(storage.url, stretch, verdict, shlex.join(command))]
     if record:
         lines.append(f"recorded at {storage.url}: {', '.join(recorded) or 'nothing'}")
@@ -78,19 +90,6 @@ def _cases(stretch: Stretch, verdict: ReplayVerdict) -> list[Case]:
         cases.append(Case(verdict.differing, 0.0, "failure", f"differs: {verdict.differing}", words))
     left = stretch.ends[len(cases) :]
     return [*cases, *(Case(str(end.name), 0.0, "skipped", "an earlier one differs") for end in left)]
-
-
-def _document(verdict: ReplayVerdict) -> dict[str, Any]:
-    difference = verdict.difference
-    leaves = [] if difference is None else difference.leaves
-    return {
-        "equal": verdict.equal,
-        "differing": verdict.differing,
-        "leaves": [{"name": leaf.name, "role": leaf.role, "rank": leaf.rank} for leaf in leaves],
-        "state": [] if difference is None else _paths(difference),
-        "deterministic": verdict.is_deterministic,
-        "versions": verdict.versions,
-    }
 
 
 def _lines(url: str, stretch: Stretch, verdict: ReplayVerdict, command: str) -> Iterator[Part]:

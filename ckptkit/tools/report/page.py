@@ -55,10 +55,11 @@ def page_of(story: RunStory) -> str:
     text = json.dumps(figures, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     script = _file("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    light, dark = ("".join(f"--{name}:{pair[which]};" for name, pair in THEME.items()) for which in (0, 1))
     return Template(_file("page.html")).substitute(
         digest=digest,
         title=escape(f"{story.root.rstrip('/').rpartition('/')[2] or story.root} – ckptkit report"),
-        style=f"{_variables()}\n{_file('page.css')}",
+        style=f":root{{{light}}}@media (prefers-color-scheme: dark){{:root{{{dark}}}}}\n{_file('page.css')}",
         body=body,
         figures=text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
         script=script,
@@ -81,11 +82,14 @@ def _head(story: RunStory, verdict: HealthVerdict) -> str:
     redone, account = story.redone_steps, story.account
     down, unseen = (account.totals[name] if account.seconds else None for name in ("down", "unseen"))
     share = f"{account.stall_seconds / account.seconds:.2%} of the time" if account.seconds else ""
+    # A killed attempt cannot report its progress after its last save.
+    killed = sum(attempt.how is None for attempt in story.attempts[:-1])
+    certainty = f"and what {many(killed, 'killed attempt')} did after the last save" if killed else "known exactly"
     cards = (
         ("Step", number(story.step), "" if story.epoch is None else f"{many(story.epoch, 'epoch')} done"),
         ("Attempts", number(len(story.attempts)), f"{span(account.seconds)} in all" if account.seconds else ""),
         ("Last checkpoint", at, f'<span class="name">{name}</span>'),
-        ("Work done twice", many(redone, "step"), _certainty(story)),
+        ("Work done twice", many(redone, "step"), certainty),
         ("Nothing ran for", span(down), f"{span(unseen)} not seen" if unseen else "between attempts"),
         ("Saves made it wait", span(account.stall_seconds if account.seconds else None), share),
     )
@@ -99,12 +103,6 @@ def _head(story: RunStory, verdict: HealthVerdict) -> str:
         f"<h1>{escape(verdict.headline)}</h1>"
         f'<p class="quiet name">{escape(story.root)}</p></header><div class="cards">{shown}</div>'
     )
-
-
-def _certainty(story: RunStory) -> str:
-    """Say how much is known of the repeated work: a killed attempt cannot report its progress after its last save."""
-    killed = sum(attempt.how is None for attempt in story.attempts[:-1])
-    return f"and what {many(killed, 'killed attempt')} did after the last save" if killed else "known exactly"
 
 
 def _notes(verdict: HealthVerdict) -> str:
@@ -219,11 +217,6 @@ def _cell(tag: str, content: str) -> str:
         return f'<{tag} class="right tight">{content[1:]}</{tag}>'
     width = "wide" if "<b>" in content else "tight"
     return f'<{tag} class="{width}">{content}</{tag}>'
-
-
-def _variables() -> str:
-    light, dark = ("".join(f"--{name}:{pair[which]};" for name, pair in THEME.items()) for which in (0, 1))
-    return f":root{{{light}}}@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
 
 
 def _file(name: str) -> str:

@@ -65,7 +65,9 @@ def timeline(story: RunStory) -> Plot:
     for colour in COLOURS:
         shown = [attempt for attempt in story.attempts if attempt.began_at and attempt.seen_at]
         bars = [attempt for attempt in shown if colour_of(attempt) == colour]
-        figure.add_scatter(**_bars(bars), mode="lines", line={"color": colour, "width": 14}, hoverinfo="skip")
+        x = [time for bar in bars for time in (_time(bar.began_at), _time(bar.seen_at), None)]
+        y = [place for bar in bars for place in (bar.number, bar.number, None)]
+        figure.add_scatter(x=x, y=y, mode="lines", line={"color": colour, "width": 14}, hoverinfo="skip")
     _add_gaps(figure, story)
     _add_saves(figure, story)
     _add_failures(figure, story)
@@ -116,15 +118,6 @@ def costs(story: RunStory) -> Plot | None:
         title.update(x=0, xanchor="left", font={"size": 13})
     figure.update_layout(height=520, margin={"l": 52, "r": 18, "t": 30, "b": 46})
     return Plot("saves", "What saves cost", _document(figure), f"Stall, duration and size of {len(saves)} saves.")
-
-
-def _bars(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    x: list[str | None] = []
-    y: list[int | None] = []
-    for attempt in attempts:
-        x += [_time(attempt.began_at), _time(attempt.seen_at), None]
-        y += [attempt.number, attempt.number, None]
-    return {"x": x, "y": y}
 
 
 def _add_gaps(figure: go.Figure, story: RunStory) -> None:

@@ -7,6 +7,7 @@ number, and times are those that processes recorded for display. Unknown values 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -225,7 +226,12 @@ class _Teller:
         self._problems: list[UnreadableFile] = []
 
     def tell(self, now: datetime) -> RunStory:
-        run = self._run()
+        run: RunDocument | None = None
+        try:
+            with contextlib.suppress(FileNotFoundError):  # no checkpoint depends on it
+                run = read_document(self._storage, RUN, RunDocument)
+        except UnusableCheckpointError as error:
+            self._problems.append(UnreadableFile(RUN, str(error)))
         files = read_events(self._storage, self._index)
         if not self._attempts and not files.segments and not files.problems:
             raise no_checkpoint(self._storage)
@@ -254,15 +260,6 @@ class _Teller:
             problems=self._problems,
             lives=[life_of(attempt.number, events.get(attempt.number, ())) for attempt in attempts],
         )
-
-    def _run(self) -> RunDocument | None:
-        try:
-            return read_document(self._storage, RUN, RunDocument)
-        except FileNotFoundError:
-            return None  # no checkpoint depends on it
-        except UnusableCheckpointError as error:
-            self._problems.append(UnreadableFile(RUN, str(error)))
-            return None
 
     def _read_document(self, attempt: Attempt) -> None:
         try:

@@ -25,7 +25,6 @@ from ckptkit.tools.supervisor.processes import (
     catches,
     descendants,
     end_all,
-    group_of,
     has_ended,
     oom_kills,
     reap,
@@ -292,7 +291,10 @@ class _Follower:
         Data workers get none: without them the ranks could not end a batch. ``caught_only`` sends it only to those that
         have a handler for it.
         """
-        ranks = [*self._ranks] or group_of(self._command.pid)
+        ranks = [*self._ranks]
+        for pid in descendants(os.getpid()) if not ranks else ():  # the process group of the command
+            with contextlib.suppress(ProcessLookupError):
+                ranks += [pid] if os.getpgid(pid) == self._command.pid else []
         receivers = [pid for pid in ranks if not caught_only or catches(pid, number)]
         send(receivers, number)
         send(receivers, signal.SIGCONT)

@@ -74,15 +74,6 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def group_of(pid: int) -> list[int]:
-    """Return the processes below this one that are in the process group of ``pid``."""
-    group = []
-    for process in descendants(os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            group += [process] if os.getpgid(process) == pid else []
-    return group
-
-
 def watch_end(pid: int) -> int | None:
     """Return a descriptor that can be read when the process ends; None where the kernel or a filter refuses one.
 
