@@ -78,7 +78,10 @@ class CommandGroup(TyperGroup):
         except (KeyboardInterrupt, typer.Abort) as error:  # typer.Abort comes from a question
             raise typer.Exit(INTERRUPTED) from error
         except BrokenPipeError as error:
-            _forget_stdout()
+            # To the null device, so that the interpreter's last flush succeeds.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
             raise typer.Exit(BROKEN_PIPE) from error
         except SystemExit as error:
             if isinstance(error.__context__, BrokenPipeError):  # rich exits so on a broken pipe
@@ -89,15 +92,11 @@ class CommandGroup(TyperGroup):
                 traceback.print_exception(scrub_error(error))
             copies = ctx.invoked_subcommand == "copy"
             complain(in_options(str(error), "--source-option or --target-option" if copies else "--option"))
-            raise typer.Exit(_exit_code_of(error)) from error
-
-
-def _exit_code_of(error: Exception) -> int:
-    if isinstance(error, WrongUsageError):
-        return WRONG_USAGE
-    if isinstance(error, CkptKitError) and not isinstance(error, StorageError):
-        return PROBLEM
-    return UNREACHABLE  # a plain OSError is about a file that the command reads or writes
+            if isinstance(error, WrongUsageError):
+                raise typer.Exit(WRONG_USAGE) from error
+            # A plain OSError is about a file that the command reads or writes.
+            is_problem = isinstance(error, CkptKitError) and not isinstance(error, StorageError)
+            raise typer.Exit(PROBLEM if is_problem else UNREACHABLE) from error
 
 
 @contextlib.contextmanager
@@ -130,10 +129,3 @@ def complain(message: str) -> None:
     from ckptkit.cli.output import print_line
 
     print_line(scrub(message), style="red", console=Console(stderr=True))
-
-
-def _forget_stdout() -> None:
-    """Redirect stdout to the null device, so that the interpreter's last flush succeeds."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -58,10 +59,7 @@ def run_diff(
     opened = open_wanted(here, a), open_wanted(there, b if b is not None else LATEST)
     with bar_of_bytes() as bar:
         task = bar.add_task("comparing", total=None)
-
-        def advance(size_bytes: int) -> None:
-            bar.advance(task, size_bytes)
-
+        advance = partial(bar.advance, task)
         sides = Side(here, opened[0], advance), Side(there, opened[1], advance)
         difference = compare(*sides, lambda size_bytes: bar.update(task, total=size_bytes))
         read_bytes = int(bar.tasks[0].completed)

@@ -23,7 +23,7 @@ from ckptkit.tools.doctor.lives.trial import TrialLife
 from ckptkit.tools.doctor.result import DoctorOptions, FailedLifeError, Report, UnusableScriptError, rank_in_words
 
 _SUITE = "ckptkit doctor"
-_UNINTERRUPTED = 2  # so many lives come first
+_FIRST = ("uninterrupted", "uninterrupted, once more")  # lives, in the words of the JUnit file
 
 
 def run_doctor(
@@ -74,9 +74,16 @@ def run_doctor(
         verdict = [_headline(report)] if report.difference is None else _words_of(report, report.difference)
         replace_file(card, card_of(report, command, options, verdict).encode())
     if options.within is not None:
-        lines.append(_fitted(report, options, options.within))
+        killed = sum(life.planned_kill is not None and not life.own_saves for life in report.lives)
+        lines.append(
+            f"took {report.seconds:.0f} of {options.within.total_seconds():.0f} s, with {report.steps} of "
+            f"{options.steps} micro-steps and {killed} of {options.kills} kills"
+        )
     if report.stateful or report.ignore:
-        lines.append(_pasted(report))
+        given = ", ".join(f"{name!r}: {owner}" for name, owner in report.stateful.items())
+        pasted = [f"stateful={{{given}}}"] if given else []
+        pasted += [f"training=Training(ignore={report.ignore})"] if report.ignore else []
+        lines.append(f"ready to paste: {', '.join(pasted)}")
     for url in report.others:
         lines.append(f"not examined: run root {url}, which the script restores as well: give it a script of its own")
     if keep is not None:
@@ -87,41 +94,20 @@ def run_doctor(
 
 def _cases(report: Report) -> list[Case]:
     """Return one case for each life; the one that differs failed. What came after it is none."""
-    difference, cases, diagnosis = report.difference, [], report.diagnosis
+    difference, diagnosis = report.difference, report.diagnosis
+    cases: list[Case] = []
     for number, life in enumerate(report.lives):
-        name = _case_name(number, life)
-        if difference is None or life.name != difference.life.name:
-            cases.append(Case(name, life.seconds))
-            continue
-        message = "not exact" if diagnosis is None else f"{diagnosis.code}: {diagnosis.where}"
-        cases.append(Case(name, life.seconds, "failure", message, "\n".join(_words_of(report, difference))))
-        return cases
+        begun = life.begun.step if life.begun is not None else 0
+        came = f"resumed after micro-step {begun}" if begun else "begun afresh"
+        went = "to the end" if life.planned_kill is None else f"killed after micro-step {life.planned_kill}"
+        own = ", its own saves at the mirror" if life.is_from_mirror else ", its own saves" if life.own_saves else ""
+        name = _FIRST[number] if number < len(_FIRST) else f"life {number + 1}: {came}, {went}{own}"
+        if difference is not None and life.name == difference.life.name:
+            message = "not exact" if diagnosis is None else f"{diagnosis.code}: {diagnosis.where}"
+            words = "\n".join(_words_of(report, difference))
+            return [*cases, Case(name, life.seconds, "failure", message, words)]
+        cases.append(Case(name, life.seconds))
     return cases
-
-
-def _case_name(number: int, life: TrialLife) -> str:
-    begun = life.begun.step if life.begun is not None else 0
-    if number < _UNINTERRUPTED:
-        return ("uninterrupted", "uninterrupted, once more")[number]
-    came = f"resumed after micro-step {begun}" if begun else "begun afresh"
-    went = "to the end" if life.planned_kill is None else f"killed after micro-step {life.planned_kill}"
-    own = ", its own saves at the mirror" if life.is_from_mirror else ", its own saves" if life.own_saves else ""
-    return f"life {number + 1}: {came}, {went}{own}"
-
-
-def _pasted(report: Report) -> str:
-    given = ", ".join(f"{name!r}: {owner}" for name, owner in report.stateful.items())
-    parts = [f"stateful={{{given}}}"] if given else []
-    parts += [f"training=Training(ignore={report.ignore})"] if report.ignore else []
-    return f"ready to paste: {', '.join(parts)}"
-
-
-def _fitted(report: Report, options: DoctorOptions, within: timedelta) -> str:
-    killed = sum(life.planned_kill is not None and not life.own_saves for life in report.lives)
-    return (
-        f"took {report.seconds:.0f} of {within.total_seconds():.0f} s, with {report.steps} of {options.steps} "
-        f"micro-steps and {killed} of {options.kills} kills"
-    )
 
 
 def _lines(report: Report, command: str) -> Iterator[Part]:
@@ -206,7 +192,21 @@ def _document(report: Report) -> dict[str, Any]:
         "values": report.values,
         "epochs": _epochs(report),
         "seconds": round(report.seconds, 3),
-        "lives": [_life(life) for life in report.lives],
+        "lives": [
+            {
+                "name": life.name,
+                "began_at": life.begun.step if life.begun is not None else None,
+                "ended_at": life.last_step,
+                "killed_after": life.planned_kill,
+                "exit_code": life.exit_code,
+                "killed_rank": life.killed_ranks[0] if life.killed_ranks else None,
+                "seconds": round(life.seconds, 3),
+                "own_saves": life.own_saves,
+                "from_mirror": life.is_from_mirror,
+                "ranks": len(life.each_rank),
+            }
+            for life in report.lives
+        ],
         "difference": None
         if difference is None
         else {
@@ -223,19 +223,4 @@ def _document(report: Report) -> dict[str, Any]:
         "stateful": report.stateful,
         "ignore": report.ignore,
         "left_out": report.others,
-    }
-
-
-def _life(life: TrialLife) -> dict[str, Any]:
-    return {
-        "name": life.name,
-        "began_at": life.begun.step if life.begun is not None else None,
-        "ended_at": life.last_step,
-        "killed_after": life.planned_kill,
-        "exit_code": life.exit_code,
-        "killed_rank": life.killed_ranks[0] if life.killed_ranks else None,
-        "seconds": round(life.seconds, 3),
-        "own_saves": life.own_saves,
-        "from_mirror": life.is_from_mirror,
-        "ranks": len(life.each_rank),
     }

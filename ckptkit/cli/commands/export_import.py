@@ -5,7 +5,7 @@ An export only reads the run. Both check their arguments before they begin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -14,7 +14,7 @@ from ckptkit.cli.errors import FINE, wrong_values
 from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, open_root
 from ckptkit.cli.output import plain, print_result
 from ckptkit.core.text import size, some
-from ckptkit.tools.interchange import Exported, Imported, Renames, export_weights, import_weights
+from ckptkit.tools.interchange import Renames, export_weights, import_weights
 
 _NameMap = Annotated[
     str | None, typer.Option("--map", metavar="FILE.json", help="Maps old names to new ones; null leaves a name out.")
@@ -65,7 +65,11 @@ def run_export(
             rank=rank,
             overwrite=force,
         )
-    print_result({"root": storage.url, **plain(done)}, _words_of_export(done), as_json=as_json)
+    lines = [f"{done.checkpoint}: {done.tensors} tensors, {size(done.size_bytes)} in {done.file}"]
+    lines.append(f"not in it: {', '.join(done.left_out)}")
+    if done.per_rank:
+        lines.append(f"each rank has its own of these, and rank {done.rank}'s were taken: {some(done.per_rank)}")
+    print_result({"root": storage.url, **plain(done)}, lines, as_json=as_json)
     return FINE
 
 
@@ -90,7 +94,11 @@ def run_import(
     storage = open_root(root, options, writes=True)
     with wrong_values():
         done = import_weights(file, storage, renames=_renames(name_map, rename, drop))
-    print_result(done, _words_of_import(done), as_json=as_json)
+    lines = [f"{done.file}: {done.tensors} tensors, {size(done.size_bytes)} in {done.checkpoint} of {done.root}"]
+    if done.ignored:
+        lines.append(f"not imported, because it is not a weight: {some(done.ignored)}")
+    lines.append(f"not in it, and begun afresh by the first start on this root: {', '.join(done.not_in_it)}")
+    print_result(done, lines, as_json=as_json)
     return FINE
 
 
@@ -102,17 +110,3 @@ def _renames(map_file: str | None, renamed: Sequence[str] | None, dropped: Seque
             "--map cannot be combined with --rename or --drop: put those names into the file (null drops a name)"
         )
     return Renames.read(map_file)
-
-
-def _words_of_export(done: Exported) -> Iterator[str]:
-    yield f"{done.checkpoint}: {done.tensors} tensors, {size(done.size_bytes)} in {done.file}"
-    yield f"not in it: {', '.join(done.left_out)}"
-    if done.per_rank:
-        yield f"each rank has its own of these, and rank {done.rank}'s were taken: {some(done.per_rank)}"
-
-
-def _words_of_import(done: Imported) -> Iterator[str]:
-    yield f"{done.file}: {done.tensors} tensors, {size(done.size_bytes)} in {done.checkpoint} of {done.root}"
-    if done.ignored:
-        yield f"not imported, because it is not a weight: {some(done.ignored)}"
-    yield f"not in it, and begun afresh by the first start on this root: {', '.join(done.not_in_it)}"

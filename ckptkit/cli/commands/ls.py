@@ -101,12 +101,9 @@ def _cells(info: CheckpointInfo, checkpoint: dict[str, Any], now: datetime) -> l
         cells[2:4] = f"{at.epoch}/{at.batch}", f"{at.updates} batches" if at.counts_batches else str(at.updates)
         cells[4] = "-" if at.counts_batches else f"{at.micro_step}/{at.accumulation_steps}"
         cells[5:] = ago(info.created_at, now), size(info.size_bytes)
-    return [*cells, size(checkpoint["new_bytes"]), _kept(checkpoint)]
-
-
-def _kept(checkpoint: dict[str, Any]) -> str:
     kept = checkpoint["kept"] or "-"
     why = ["corrupt" if checkpoint["problem"] is not None else _WHY.get(kept, kept)]
     if checkpoint["parent_of"] is not None:
         why.append(f"parent of {checkpoint['parent_of']}")
-    return ", ".join([*why, *(["certified"] if checkpoint["certified_from"] else [])])
+    why += ["certified"] if checkpoint["certified_from"] else []
+    return [*cells, size(checkpoint["new_bytes"]), ", ".join(why)]

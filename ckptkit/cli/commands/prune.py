@@ -79,8 +79,23 @@ def run_prune(
         with resumable("all was removed", _RESUME), bar_of_steps(transient=True) as bar:
             task = bar.add_task("removing", total=len(plan.doomed))
             pruned = prune(storage, plan, token=secrets.token_hex(16), done=lambda name: bar.advance(task))
-    document = {"root": storage.url, "dry_run": dry_run, **_planned(plan), **plain(pruned)}
-    lines = _lines_of(pruned) if is_wanted else ("nothing was removed",) if is_any else ()
+    document = {
+        "root": storage.url,
+        "dry_run": dry_run,
+        "checkpoints": plan.decisions,
+        "remains": plan.remains,
+        "frozen": plan.frozen,
+        "freed_bytes": plan.freed_bytes,
+        "unfinished_bytes": plan.unfinished_bytes,
+        "problems": plan.problems,
+        **plain(pruned),
+    }
+    lines = ["nothing was removed"] if is_any else []
+    if is_wanted:
+        lines = [f"{many(len(pruned.removed), 'checkpoint')} removed"]
+    if pruned.spared:
+        spared = ", ".join(pruned.spared)
+        lines.append(f"not removed by this command, since the run has changed meanwhile: {spared}")
     print_result(document, lines, as_json=as_json)
     if pruned.stuck and not as_json:
         complain(f"could not be removed, as the log says: {', '.join(pruned.stuck)}. {_RESUME}")
@@ -139,20 +154,3 @@ def _parts_of_plan(url: str, plan: PrunePlan) -> Iterator[Part]:
         )
     doomed, stays = len(plan.doomed), len(plan.decisions) - len(plan.doomed)
     yield f"{many(doomed, 'checkpoint')} to be removed, {stays} to stay; {size(plan.freed_bytes)} to be freed"
-
-
-def _lines_of(pruned: Pruned) -> Iterator[str]:
-    yield f"{many(len(pruned.removed), 'checkpoint')} removed"
-    if pruned.spared:
-        yield f"not removed by this command, since the run has changed meanwhile: {', '.join(pruned.spared)}"
-
-
-def _planned(plan: PrunePlan) -> dict[str, object]:
-    return {
-        "checkpoints": plan.decisions,
-        "remains": plan.remains,
-        "frozen": plan.frozen,
-        "freed_bytes": plan.freed_bytes,
-        "unfinished_bytes": plan.unfinished_bytes,
-        "problems": plan.problems,
-    }

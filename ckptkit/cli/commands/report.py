@@ -80,7 +80,13 @@ def run_report(
         raise WrongUsageError("--every goes with --tensorboard, --mlflow or --prometheus")
     if not as_json:
         refuse_other(Path(output), "--output")
-        _need_plotly()
+        try:
+            import plotly.graph_objects  # noqa: F401 - checks that the optional dependency is installed and complete
+        except ImportError as error:
+            raise WrongUsageError(
+                "the page needs plotly, which is not installed: pip install 'mindspore-ckptkit[report]'. "
+                "--json works without it"
+            ) from error
     story = read_story(open_root(root, options), clock())
     if as_json:
         numbers = {
@@ -166,13 +172,3 @@ def _write(page: bytes, path: Path) -> None:
             file.put(page)
     except ValueError as error:  # about the path
         raise StorageError(str(error)) from error
-
-
-def _need_plotly() -> None:
-    try:
-        import plotly.graph_objects  # noqa: F401 - checks that the optional dependency is installed and complete
-    except ImportError as error:
-        raise WrongUsageError(
-            "the page needs plotly, which is not installed: pip install 'mindspore-ckptkit[report]'. "
-            "--json works without it"
-        ) from error

@@ -185,7 +185,17 @@ class RunMetrics:
         values = {
             "lives": dict(self._lives),
             "seconds": dict(self._seconds + Counter({name: value for name, value in present.items() if value > 0})),
-            "ranks": [_rank(record, now) for record in records],
+            "ranks": [
+                {
+                    "rank": max(0, record.rank),
+                    "phase": record.phase.name.lower(),
+                    "micro_step": max(0, record.micro_step),
+                    "committed_step": max(0, record.restored_step, record.committed_step),
+                    "mirror_lag": record.mirror_lag,
+                    "seconds_since_sign": max(0.0, now - record.last_sign_at),
+                }
+                for record in records
+            ],
         }
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
@@ -197,17 +207,6 @@ class RunMetrics:
             if not self._is_failure_known:
                 self._is_failure_known = True
                 self._say(f"could not write the metrics to {self._path}: {error}; the job goes on")
-
-
-def _rank(record: Record, now: float) -> dict[str, Any]:
-    return {
-        "rank": max(0, record.rank),
-        "phase": record.phase.name.lower(),
-        "micro_step": max(0, record.micro_step),
-        "committed_step": max(0, record.restored_step, record.committed_step),
-        "mirror_lag": record.mirror_lag,
-        "seconds_since_sign": max(0.0, now - record.last_sign_at),
-    }
 
 
 def _as_text(values: Mapping[str, Any]) -> str:

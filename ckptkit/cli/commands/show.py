@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Annotated, Any
@@ -199,7 +200,12 @@ def parts_of(document: Document, now: datetime) -> Iterator[Part]:
     if document["state"] is not None:
         yield f"\nstate of rank {document['rank']}"
         for section, value in document["state"].items():
-            yield from _lines_of_observed(value) if section == "observed" else _tree(section, value, "  ")
+            if section != "observed":
+                yield from _tree(section, value, "  ")
+                continue
+            yield "  observed:"
+            for path, _, _, packed in value["slots"]:  # of what is no plain value, how it is packed
+                yield from _tree(path, packed[1] if packed[0] == "=" else packed, "    ")
 
 
 def _facts(document: Document, now: datetime) -> Iterator[tuple[str, str]]:
@@ -250,8 +256,9 @@ def _parts_of_files(files: list[Document], roles: dict[str, int]) -> Iterator[Pa
         total = sum(file["size_bytes"] for file in of_role)
         rows.append((f"{role}: {many(len(of_role), 'file')}", str(tensors), size(total), "", ""))
         for file in of_role[:left]:
-            numbers = str(file["tensors"]), size(file["size_bytes"])
-            rows.append((f"  {_short(file['key'])}", *numbers, file["placement"], file["digest"]))
+            # Without the checkpoint's own folder, which is printed above the table.
+            key = re.sub("^checkpoints/[^/]*/", "", file["key"])
+            rows.append((f"  {key}", str(file["tensors"]), size(file["size_bytes"]), file["placement"], file["digest"]))
         styles += ["bold", *[""] * len(of_role[:left])]
         left = max(0, left - len(of_role))
     columns = ("file", ">tensors", ">size", "placement", "digest")
@@ -259,12 +266,6 @@ def _parts_of_files(files: list[Document], roles: dict[str, int]) -> Iterator[Pa
     if len(files) > _MOST_FILES:
         more = len(files) - _MOST_FILES
         yield f"{more} more files not shown; --rank N shows those of one rank, --json all of them"
-
-
-def _short(key: str) -> str:
-    """Return ``key`` without the checkpoint's own folder, which is printed above the table."""
-    top, _, rest = key.partition("/")
-    return rest.partition("/")[2] if top == "checkpoints" else key
 
 
 def _cells(tensor: Document) -> tuple[str, ...]:
@@ -350,13 +351,6 @@ def _tree(label: str, value: JsonValue, indent: str) -> Iterator[str]:
         yield from _items(label, value, indent)
     else:
         yield f"{indent}{label}: {_scalar(value)}"
-
-
-def _lines_of_observed(section: Any) -> Iterator[str]:
-    """Yield the lines of each stored value; of one that is no plain value, how it is packed."""
-    yield "  observed:"
-    for path, _, _, packed in section["slots"]:
-        yield from _tree(path, packed[1] if packed[0] == "=" else packed, "    ")
 
 
 def _items(label: str, items: list[JsonValue], indent: str) -> Iterator[str]:
