@@ -48,24 +48,18 @@ def scratch_lives(keep: str | None, prefix: str) -> Iterator[tuple[Path, Lives]]
     asking = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda number, _: sys.exit(128 + number)) for number in asking}
     try:
-        with _folder(keep, prefix) as folder, bar_of_steps(transient=False) as bars:
-            yield folder, Lives(bars)
+        with contextlib.ExitStack() as stack:
+            if keep is None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
+            else:
+                folder = Path(keep).absolute()
+                folder.mkdir(parents=True, exist_ok=True)
+                if any(folder.iterdir()):
+                    raise UnusableScriptError(f"{folder} is not empty; give a new folder")
+            yield folder, Lives(stack.enter_context(bar_of_steps(transient=False)))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _folder(keep: str | None, prefix: str) -> Iterator[Path]:
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix=prefix) as folder:
-            yield Path(folder)
-        return
-    kept = Path(keep).absolute()
-    kept.mkdir(parents=True, exist_ok=True)
-    if any(kept.iterdir()):
-        raise UnusableScriptError(f"{kept} is not empty; give a new folder")
-    yield kept
 
 
 def report_failure(error: Exception, command: Sequence[str], junit: Path | None, suite: str, case: str) -> int:

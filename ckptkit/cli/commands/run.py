@@ -76,9 +76,14 @@ def run_run(
         ckptkit run -- python train.py
         ckptkit run --hang-after 5m --limit evaluating=2h -- msrun --worker_num=8 --join=True train.py
     """
-    open_standard_descriptors()  # first: `_check` asks what stdin is
-    command = command or []
-    _check(command)
+    open_standard_descriptors()  # first: it is asked below what stdin is
+    # Refused is what does something else in later lives, or ends before the processes that it starts.
+    if not command:
+        raise WrongUsageError("give the command that trains after two dashes: ckptkit run -- python train.py")
+    if Path(command[0]).name == "msrun" and not _JOINS.search(" ".join(command)):
+        raise WrongUsageError("msrun returns at once, and its workers go on unseen: give it --join=True")
+    if "-" in command[1:] and stat.S_ISFIFO(os.fstat(0).st_mode):
+        raise WrongUsageError("a script on stdin can be read once only: store it in a file, and give its name")
     limits = RunLimits(
         lives_without_progress=lives_without_progress,
         hang_after=positive_duration("--hang-after", hang_after),
@@ -123,16 +128,6 @@ def run_run(
     finally:
         logging.getLogger().removeHandler(log)
         terminal.close()
-
-
-def _check(command: Sequence[str]) -> None:
-    """Refuse commands that do something else in later lives, or that end before the processes that they start."""
-    if not command:
-        raise WrongUsageError("give the command that trains after two dashes: ckptkit run -- python train.py")
-    if Path(command[0]).name == "msrun" and not _JOINS.search(" ".join(command)):
-        raise WrongUsageError("msrun returns at once, and its workers go on unseen: give it --join=True")
-    if "-" in command[1:] and stat.S_ISFIFO(os.fstat(0).st_mode):
-        raise WrongUsageError("a script on stdin can be read once only: store it in a file, and give its name")
 
 
 def _limit(text: str) -> tuple[Phase, timedelta]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -13,7 +13,7 @@ from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open
 from ckptkit.cli.output import CheckpointBar, Part, plain, print_result
 from ckptkit.core.text import many, size
 from ckptkit.run.fence import refuse_no_run
-from ckptkit.tools.verify import Audit, Proof, Start, audit
+from ckptkit.tools.verify import Audit, Start, audit
 
 ENDS = {"whole": "whole", "corrupt": "CORRUPT:", "removed": "skipped, since it was removed meanwhile:"}
 
@@ -45,7 +45,10 @@ def run_verify(
     seconds = clock() - begun
     speed = f", {size(int(bar.read_bytes / seconds))}/s" if seconds > 0 else ""
     read = f"{result.files} files, {size(bar.read_bytes)} read{speed}"
-    lines = (f"{storage.url}: {_counted(result.checkpoints)}; {read}", *_lines(result))
+    outcomes = [proof.outcome for proof in result.checkpoints]
+    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in ENDS if outcome in outcomes)
+    counted = f"{many(len(outcomes), 'checkpoint')}: {counts}" if outcomes else "no committed checkpoint"
+    lines = (f"{storage.url}: {counted}; {read}", *_lines(result))
     print_result({"root": storage.url, **plain(result), "read_bytes": bar.read_bytes}, lines, as_json=as_json)
     return FINE if result.is_fine else PROBLEM
 
@@ -72,14 +75,6 @@ def _lines(result: Audit) -> Iterator[Part]:
         yield f"void, so never a checkpoint: {', '.join(result.void)}"
     if result.start is not None:
         yield from _lines_of_start(result.start, any(proof.outcome == "whole" for proof in result.checkpoints))
-
-
-def _counted(proofs: Iterable[Proof]) -> str:
-    outcomes = [proof.outcome for proof in proofs]
-    if not outcomes:
-        return "no committed checkpoint"
-    counts = [f"{outcomes.count(outcome)} {outcome}" for outcome in ENDS if outcome in outcomes]
-    return f"{many(len(outcomes), 'checkpoint')}: {', '.join(counts)}"
 
 
 def _lines_of_start(start: Start, is_any_whole: bool) -> Iterator[Part]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ckptkit.checkpoint.read import load
-from ckptkit.core.contents import Contents
+from ckptkit.core.contents import Contents, TensorInfo
 from ckptkit.core.tensors import Array, LeafSpec, Role
 from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Index
@@ -90,8 +90,14 @@ def export_weights(
         raise ValueError(f"{opened.name} has {ranks} ranks, counted from 0; there is no rank {rank}")
     contents = load(storage, opened, rank)
     roles: tuple[Role, ...] = ("weights", "optimizer") if with_optimizer else ("weights",)
-    sources = _sources(contents, roles)
-    entries = {name: source.entries[name] for source, names in sources for name in names}
+    # Each tensor once: all that the chosen rank has, and the rest from the others.
+    others = [contents.of_rank(number) for number in range(contents.world_size) if number != contents.rank]
+    sources: list[tuple[Contents, list[str]]] = []
+    entries: dict[str, TensorInfo] = {}
+    for source in (contents, *others):
+        names = [name for name, entry in source.entries.items() if entry.role in roles and name not in entries]
+        entries |= {name: source.entries[name] for name in names}
+        sources.append((source, names))
     owned = [name for name, entry in entries.items() if entry.role == "optimizer"]
     renamed = (renames or Renames()).applied(sorted(entries), owned)
     leaves = {
@@ -103,7 +109,8 @@ def export_weights(
     with new_file(path, overwrite=overwrite) as new:
         write = (ckpt_writer if file_format == "ckpt" else safetensors_writer)(new, [*leaves.values()])
         for source, names in sources:
-            source.read_into(_Arriving({name: leaves[name] for name in names if name in leaves}, write))
+            if names:
+                source.read_into(_Arriving({name: leaves[name] for name in names if name in leaves}, write))
     return Exported(
         contents.checkpoint,
         str(path),
@@ -118,19 +125,6 @@ def export_weights(
             if contents.world_size > 1 and entry.placement == "per_rank" and name in entries
         ),
     )
-
-
-def _sources(contents: Contents, roles: Collection[Role]) -> list[tuple[Contents, tuple[str, ...]]]:
-    """Return every leaf of ``roles`` once: all that the chosen rank has, and the rest from the others."""
-    others = [contents.of_rank(rank) for rank in range(contents.world_size) if rank != contents.rank]
-    sources = []
-    seen: set[str] = set()
-    for source in (contents, *others):
-        names = tuple(name for name, entry in source.entries.items() if entry.role in roles and name not in seen)
-        seen.update(names)
-        if names:
-            sources.append((source, names))
-    return sources
 
 
 class _Arriving:

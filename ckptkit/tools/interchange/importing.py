@@ -94,23 +94,18 @@ def import_weights(
     """
     with open_weights(file) as source:
         storage = open_storage(root, storage_options)
-        kept, ignored = _kept(source, renames or Renames())
+        renames = renames or Renames()
+        owned = of_an_optimizer({name: tensor.shape for name, tensor in source.tensors.items()})
+        ignored = sorted(owned - renames.rules.keys())  # what a rule names in full is imported, whatever it looks like
+        renamed = renames.applied([name for name in source.tensors if name not in ignored])
+        if not renamed:
+            raise ValueError(f"{source.path} holds no weights that could be imported")
         _refuse_anything(storage)
+        tensors = {new: source.tensors[old] for old, new in renamed.items()}
         left = (*ignored, *source.others)
-        size_bytes = sum(source.tensors[old].size_bytes for old in kept.values())
-        _begin_run(storage, _FromFile(source, kept, left), escaped(os.path.abspath(source.path)))
-    return Imported(str(file), source.format, storage.url, str(_NAME), len(kept), size_bytes, left)
-
-
-def _kept(source: WeightsFile, renames: Renames) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the name in the file by the name in the run, and the names of the optimizer's tensors."""
-    owned = of_an_optimizer({name: tensor.shape for name, tensor in source.tensors.items()})
-    # What a rule names in full is imported, whatever it looks like.
-    ignored = tuple(sorted(owned - renames.rules.keys()))
-    renamed = renames.applied([name for name in source.tensors if name not in ignored])
-    if not renamed:
-        raise ValueError(f"{source.path} holds no weights that could be imported")
-    return {new: old for old, new in renamed.items()}, ignored
+        _begin_run(storage, _FromFile(source, tensors, left), escaped(os.path.abspath(source.path)))
+    size_bytes = sum(tensor.size_bytes for tensor in tensors.values())
+    return Imported(str(file), source.format, storage.url, str(_NAME), len(tensors), size_bytes, left)
 
 
 def _refuse_anything(storage: Storage) -> None:
@@ -130,14 +125,14 @@ class _FromFile:
 
     by_slices = False
 
-    def __init__(self, source: WeightsFile, kept: Mapping[str, str], left_out: tuple[str, ...]) -> None:
+    def __init__(self, source: WeightsFile, tensors: Mapping[str, FileTensor], left_out: tuple[str, ...]) -> None:
         self.samples: dict[str, str] = {}
         self.progress = _AT_BEGIN
         name = escaped(source.path.name)[:4096]
         self.state: Mapping[str, JsonValue] = {
             IMPORTED: {"file": name, "format": source.format, "left_out": [*left_out]}
         }
-        self._tensors = {new: source.tensors[old] for new, old in sorted(kept.items())}
+        self._tensors = dict(sorted(tensors.items()))
         leaves = [
             LeafSpec(name, "weights", "micro", tensor.dtype, tensor.shape, "replicated")
             for name, tensor in self._tensors.items()

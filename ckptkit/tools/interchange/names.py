@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,15 +80,13 @@ class Renames:
         Raises:
             ValueError: If a text has no ``=``, or an old name is given twice.
         """
-        rules: dict[str, str | None] = {}
+        pairs: list[tuple[str, str | None]] = []
         for text in given:
             old, equals, new = text.partition("=")
             if not equals:
                 raise ValueError(f"a new name is given as OLD=NEW, got {text!r}")
-            _add(rules, old, new)
-        for old in dropped:
-            _add(rules, old, None)
-        return cls(rules)
+            pairs.append((old, new))
+        return cls(_unique([*pairs, *((old, None) for old in dropped)]))
 
     @classmethod
     def read(cls, path: str | Path) -> Renames:
@@ -100,12 +99,10 @@ class Renames:
             pairs = json.loads(Path(path).read_bytes(), object_pairs_hook=tuple)  # a dict would hide a repeated name
             if not isinstance(pairs, tuple):
                 raise ValueError("it does not hold one JSON object")
-            rules: dict[str, str | None] = {}
             for old, new in pairs:
                 if new is not None and not isinstance(new, str):
                     raise ValueError(f"{old!r} maps to {str(new)[:80]}, expected a name or null")
-                _add(rules, old, new)
-            return cls(rules)
+            return cls(_unique(pairs))
         except (OSError, RecursionError, ValueError) as error:
             raise ValueError(f"the map of names {path} cannot be used: {error}") from error
 
@@ -139,7 +136,15 @@ class Renames:
                 f"no tensor matches {some(sorted(unused), _SHOWN)}, which is to be renamed or dropped; available: "
                 f"{some(sorted(names), _SHOWN)}"
             )
-        _refuse_unfit(renamed)
+        old_of: dict[str, list[str]] = {}
+        for old, new in renamed.items():
+            old_of.setdefault(new, []).append(old)
+        twice = [f"{' and '.join(sorted(olds))} would both be {new}" for new, olds in old_of.items() if len(olds) > 1]
+        if twice:
+            raise ValueError(f"names must differ: {'; '.join(sorted(twice)[:_SHOWN])}")
+        unfit = [old for new, (old, *_) in old_of.items() if not 0 < len(new) <= _MAX_NAME or new == "__metadata__"]
+        if unfit:
+            raise ValueError(f"no tensor can have the new names of {some(sorted(unfit), _SHOWN)}")
         return renamed
 
     def _rule(self, name: str) -> str | None:
@@ -153,10 +158,11 @@ def _is_prefix(name: str) -> bool:
     return not name or name.endswith(".")
 
 
-def _add(rules: dict[str, str | None], old: str, new: str | None) -> None:
-    if old in rules:
-        raise ValueError(f"{old!r} is given twice")
-    rules[old] = new
+def _unique(pairs: Sequence[tuple[str, str | None]]) -> dict[str, str | None]:
+    for old, count in Counter(old for old, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"{old!r} is given twice")
+    return dict(pairs)
 
 
 def _leader(name: str, leaders: Collection[str]) -> str:
@@ -165,27 +171,13 @@ def _leader(name: str, leaders: Collection[str]) -> str:
     return next((end for end in ends if end in leaders), name)
 
 
-def _refuse_unfit(renamed: Mapping[str, str]) -> None:
-    old_of: dict[str, list[str]] = {}
-    for old, new in renamed.items():
-        old_of.setdefault(new, []).append(old)
-    twice = [f"{' and '.join(sorted(olds))} would both be {new}" for new, olds in old_of.items() if len(olds) > 1]
-    if twice:
-        raise ValueError(f"names must differ: {'; '.join(sorted(twice)[:_SHOWN])}")
-    unfit = [old for new, (old, *_) in old_of.items() if not 0 < len(new) <= _MAX_NAME or new == "__metadata__"]
-    if unfit:
-        raise ValueError(f"no tensor can have the new names of {some(sorted(unfit), _SHOWN)}")
-
-
 def of_an_optimizer(shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
     """Return the names of the optimizer's and the train cell's own tensors, given all tensors' ``shapes``."""
     counters = {name for name in shapes if _COUNTERS.fullmatch(name) and len(shapes[name]) <= 1}  # a rate may be a list
-    return frozenset(counters | {name for name in shapes if _is_moment(name, shapes)})
-
-
-def _is_moment(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    prefix, _, weight = name.partition(".")
-    if prefix not in _MOMENTS or shapes.get(weight) != shapes[name]:
-        return False
-    beside = _MOMENTS[prefix]
-    return beside is None or f"{beside}.{weight}" in shapes
+    moments = set()
+    for name in shapes:
+        prefix, _, weight = name.partition(".")
+        if prefix in _MOMENTS and shapes.get(weight) == shapes[name]:
+            beside = _MOMENTS[prefix]
+            moments |= {name} if beside is None or f"{beside}.{weight}" in shapes else set()
+    return frozenset(counters | moments)

@@ -76,17 +76,6 @@ def notes_of(story: RunStory) -> Iterator[str]:
     if len(account.lives) > 1 and account.seconds:
         lost = account.seconds - account.undisturbed_seconds
         yield f"Without a single death it would have taken {span(account.undisturbed_seconds)}, {span(lost)} less."
-    yield from _interval(story)
-    if account.totals["unseen"]:
-        yield (
-            f"Not seen: {span(account.totals['unseen'])} lie between the last event of a killed life and the next one. "
-            "They are training that was lost, or nothing ran; `ckptkit run` would know."
-        )
-    if account.is_rough:
-        yield "Roughly: lives of two boots, machines or versions are compared by clocks that may have been set."
-
-
-def _interval(story: RunStory) -> Iterator[str]:
     chosen = story.interval
     if chosen is not None:
         yield (
@@ -102,6 +91,13 @@ def _interval(story: RunStory) -> Iterator[str]:
             f"({span(same.saving_seconds)} of stall, {span(same.lost_seconds)} of lost work to be expected). Half of "
             f"that interval would cost {span(half.cost_seconds)}{no_half}; double, {span(double.cost_seconds)}."
         )
+    if account.totals["unseen"]:
+        yield (
+            f"Not seen: {span(account.totals['unseen'])} lie between the last event of a killed life and the next one. "
+            "They are training that was lost, or nothing ran; `ckptkit run` would know."
+        )
+    if account.is_rough:
+        yield "Roughly: lives of two boots, machines or versions are compared by clocks that may have been set."
 
 
 def goodput_section(story: RunStory) -> str:

@@ -39,17 +39,12 @@ class HealthVerdict:
 
 
 def judge(story: RunStory) -> HealthVerdict:
-    bad, attention, good = list(_bad(story)), list(_attention(story)), list(_good(story))
-    return HealthVerdict(
-        "bad" if bad else "attention" if attention else "good", _headline(story.last), bad, attention, good
-    )
-
-
-def _headline(last: Attempt) -> str:
-    if last.how is not None or last.tells_exit:
-        known = last.how is not None or last.cause is None
-        return _HEADLINES[last.how] if known else f"The last attempt ended ({last.ended}): {last.cause_message}"
-    return _UNKNOWN
+    bad, attention, good, last = list(_bad(story)), list(_attention(story)), list(_good(story)), story.last
+    headline = _HEADLINES[last.how] if last.how is not None or last.tells_exit else _UNKNOWN
+    if last.how is None and last.tells_exit and last.cause is not None:
+        headline = f"The last attempt ended ({last.ended}): {last.cause_message}"
+    health: Literal["good", "attention", "bad"] = "bad" if bad else "attention" if attention else "good"
+    return HealthVerdict(health, headline, bad, attention, good)
 
 
 def lines_of(story: RunStory) -> Iterator[str]:

@@ -20,8 +20,7 @@ from typing import Any
 
 from ckptkit.core.text import escaped, message_of
 from ckptkit.errors import StorageError
-from ckptkit.format.events import Spread
-from ckptkit.run.goodput import CommittedState, Life, account_of, between, seconds_of
+from ckptkit.run.goodput import Life, account_of, between, seconds_of
 from ckptkit.tools.report.story import Attempt, RunStory
 
 GOODPUT = "goodput"
@@ -50,27 +49,19 @@ def series_of(story: RunStory) -> list[Row]:
     rows: list[Row] = []
     for place, attempt in enumerate(story.attempts):
         lives = story.lives[: place + 1]
-        points = [
-            Row(point.last, point.first, seconds_of(point.at) or 0.0, _means(point.values)) for point in attempt.points
-        ]
-        known = [*points, *_saves(attempt), *(_goodput(lives) if lives else ())]
+        points = []
+        for point in attempt.points:
+            means = {
+                name: math.nan if spread.mean is None or spread.not_finite else spread.mean
+                for name, spread in point.values.items()
+            }
+            points.append(Row(point.last, point.first, seconds_of(point.at) or 0.0, means))
         kept = math.inf if attempt.redone_from is None else attempt.redone_from
-        rows += [row for row in known if row.step <= kept]
-    return _once(sorted(rows, key=lambda row: row.step))
-
-
-def course_of(story: RunStory) -> str:
-    """Return a name for the run since it last went back on request; other work may follow from there."""
-    back = [attempt.number for attempt in story.attempts if attempt.branch is not None]
-    run = story.run_id or story.root
-    return f"{run}/{back[-1]}" if back else run
-
-
-def _once(rows: Sequence[Row]) -> list[Row]:
-    """Return ``rows`` with the first value of a step alone: several saves may lie in one cycle."""
-    unique: list[Row] = []
+        recorded = [*points, *_saves(attempt), *(_goodput(lives) if lives else ())]
+        rows += [row for row in recorded if row.step <= kept]
+    unique: list[Row] = []  # with the first value of a step alone: several saves may lie in one cycle
     known: set[tuple[int, str]] = set()
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.step):
         values = {name: value for name, value in row.values.items() if (row.step, name) not in known}
         known.update((row.step, name) for name in values)
         if values:
@@ -78,10 +69,11 @@ def _once(rows: Sequence[Row]) -> list[Row]:
     return unique
 
 
-def _means(spreads: Mapping[str, Spread]) -> dict[str, float]:
-    return {
-        name: math.nan if spread.mean is None or spread.not_finite else spread.mean for name, spread in spreads.items()
-    }
+def course_of(story: RunStory) -> str:
+    """Return a name for the run since it last went back on request; other work may follow from there."""
+    back = [attempt.number for attempt in story.attempts if attempt.branch is not None]
+    run = story.run_id or story.root
+    return f"{run}/{back[-1]}" if back else run
 
 
 def _saves(attempt: Attempt) -> Iterator[Row]:
@@ -103,20 +95,13 @@ def _goodput(lives: Sequence[Life]) -> Iterator[Row]:
         life, seen=first.at, spent=first.spent, to_batches=first.batches, taken=[first], how=None, watched=[]
     )
     before = account_of([*lives[:-1], until_first])
-    trained = before.totals["trained"] - _trained(first)
-    seconds = before.seconds - _age(life, first)
-    for save in saves:
-        total = seconds + _age(life, save)
-        if total > 0:
-            yield Row(save.step, save.step, save.at.wall or 0.0, {GOODPUT: (trained + _trained(save)) / total})
-
-
-def _trained(save: CommittedState) -> float:
-    return (save.spent or {}).get("training", 0.0)
-
-
-def _age(life: Life, save: CommittedState) -> float:
-    return between(life.born, save.at) or 0.0
+    trained = [(save.spent or {}).get("training", 0.0) for save in saves]
+    ages = [between(life.born, save.at) or 0.0 for save in saves]
+    trained_before, seconds_before = before.totals["trained"] - trained[0], before.seconds - ages[0]
+    for save, own, age in zip(saves, trained, ages, strict=True):
+        if seconds_before + age > 0:
+            share = (trained_before + own) / (seconds_before + age)
+            yield Row(save.step, save.step, save.at.wall or 0.0, {GOODPUT: share})
 
 
 class MissingClientError(Exception):

@@ -7,6 +7,7 @@ some HTML.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -205,7 +206,10 @@ def _curve(story: RunStory, name: str, key: str) -> Plot:
     total = sum(len(points) for _, points in by_attempt)
     step = max(1, -(-total // _MOST_MARKS))
     for attempt, points in by_attempt:
-        kept, redone = _split(points, attempt.redone_from)
+        last = math.inf if attempt.redone_from is None else attempt.redone_from
+        kept = [point for point in points if point.last <= last]
+        redone = [point for point in points if point.last > last]
+        redone = [*kept[-1:], *redone] if redone else []  # both have the point where they meet
         _add_line(figure, attempt, name, _thinned(redone, name, step), is_redone=True)
         _add_line(figure, attempt, name, _thinned(kept, name, step), is_redone=False)
     _add_resumes(figure, by_attempt, name)
@@ -216,15 +220,6 @@ def _curve(story: RunStory, name: str, key: str) -> Plot:
     figure.update_layout(height=320, margin={"l": 56, "r": 18, "t": 10, "b": 46})
     title = _TITLES.get(name, name)
     return Plot(key, title, _document(figure), f"{title} over steps, {len(values)} points.")
-
-
-def _split(points: Sequence[Point], redone_from: int | None) -> tuple[list[Point], list[Point]]:
-    """Return the points that count, and those that a later attempt repeated; both include the point where they meet."""
-    if redone_from is None:
-        return [*points], []
-    kept = [point for point in points if point.last <= redone_from]
-    redone = [point for point in points if point.last > redone_from]
-    return kept, [*kept[-1:], *redone] if redone else []
 
 
 def _thinned(points: Sequence[Point], name: str, step: int) -> list[Point]:
@@ -251,10 +246,12 @@ def _add_line(figure: go.Figure, attempt: Attempt, name: str, points: Sequence[P
     colour = colour_of(attempt)
     x = [point.last for point in points]
     if not is_redone and any(point.cycles > 1 for point in points):
+        red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+        faint = f"rgba({red},{green},{blue},0.18)"
         for side, fill in (("low", None), ("high", "tonexty")):
             y = [getattr(point.values[name], side) for point in points]
             line = {"width": 0, "color": colour}
-            figure.add_scatter(x=x, y=y, mode="lines", line=line, fill=fill, fillcolor=_faint(colour), hoverinfo="skip")
+            figure.add_scatter(x=x, y=y, mode="lines", line=line, fill=fill, fillcolor=faint, hoverinfo="skip")
     what = "done again later" if is_redone else ""
     figure.add_scatter(
         x=x,
@@ -292,11 +289,6 @@ def _add_resumes(figure: go.Figure, by_attempt: Sequence[tuple[Attempt, Sequence
 def _save_text(save: Save) -> str:
     waited = f", training waited {span(save.stall_seconds)}" if save.stall_seconds is not None else ""
     return f"step {number(save.step)}, {size(save.size_bytes)}{waited}"
-
-
-def _faint(colour: str) -> str:
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.18)"
 
 
 def _time(at: datetime | None) -> str | None:

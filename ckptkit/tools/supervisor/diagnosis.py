@@ -283,8 +283,11 @@ class RestartBudget:
         progress = self._note_progress(life.records)
         self._same = [*self._same, finding][-self._most :] if not life.records else []
         numbers = self._died_there_before(life, finding)
-        if numbers is not None:
-            return RestartDecision(_code_or_data(finding, numbers), CODE_OR_DATA, _MOVES["code-or-data"])
+        if numbers is not None and finding.record is not None:
+            where = "of the same data, at last" if finding.cause == "data" else "from the same bits,"
+            died = f"lives {', '.join(map(str, numbers))} died {where} {place_of(finding.record)}"
+            finding = replace(finding, cause="code-or-data", what=f"{died}: {finding.what}", where="")
+            return RestartDecision(finding, CODE_OR_DATA, _MOVES["code-or-data"])
         self._in_a_row = 0 if progress else self._in_a_row + 1
         if self._in_a_row >= self._most:
             before = {(same.cause, same.what) for same in self._same}
@@ -332,13 +335,6 @@ def _end_of(life: SupervisedLife, finding: LifeFinding) -> RestartDecision | Non
     if finding.cause == "usage" or (not life.records and life.returncode in _NO_PROGRAM):
         return RestartDecision(finding, WRONG_USAGE, "correct the command")
     return RestartDecision(finding, CODE_OR_DATA, _MOVES[finding.cause]) if finding.cause in _FINAL else None
-
-
-def _code_or_data(finding: LifeFinding, lives: Sequence[int]) -> LifeFinding:
-    assert finding.record is not None  # noqa: S101 - only then is the place known
-    where = "of the same data, at last" if finding.cause == "data" else "from the same bits,"
-    died = f"lives {', '.join(map(str, lives))} died {where} {place_of(finding.record)}"
-    return replace(finding, cause="code-or-data", what=f"{died}: {finding.what}", where="")
 
 
 _LOOK = "look at the last lines that it printed"

@@ -242,7 +242,12 @@ class _Follower:
         records = self._read()
         for record in records:
             if record.pid not in self._ranks and record.pid not in self._life.deaths:
-                self._register(record.pid)
+                # It may have ended already; in a PID namespace of its own, it calls itself something else.
+                with contextlib.suppress(ProcessLookupError):
+                    if record.pid in descendants(os.getpid()):
+                        self._ranks[record.pid] = watch_end(record.pid)
+                if record.pid not in self._ranks:
+                    self._life.deaths[record.pid] = self._job.monotonic()
             if record.pid in self._life.deaths and record.phase is Phase.ENDED:  # it had ended before it was met
                 self._close_files_of(record)
         self._job.on_poll(records)
@@ -250,14 +255,6 @@ class _Follower:
             hang = self._watch.check(records, self._job.monotonic())
             if hang is not None:
                 self._end_hang(hang, records)
-
-    def _register(self, pid: int) -> None:
-        """Note a rank, which may have ended already; in a PID namespace of its own, it calls itself something else."""
-        with contextlib.suppress(ProcessLookupError):
-            if pid in descendants(os.getpid()):
-                self._ranks[pid] = watch_end(pid)
-                return
-        self._life.deaths[pid] = self._job.monotonic()
 
     def _end_hang(self, hang: Hang, records: Sequence[Record]) -> None:
         self._life.hang, self._life.hang_phases = hang, {record.pid: record.phase for record in records}

@@ -50,23 +50,21 @@ class LifeLog:
         before = [*self._waiting.pop(_UNKNOWN, ()), *self._waiting.pop(self._root, ())]
         self._waiting[self._root] = [*before, event, *stacks][-_MOST:]
         for root in [*self._waiting]:
-            if root != _UNKNOWN:
-                self._store(root)
+            if root == _UNKNOWN:
+                continue
+            try:
+                append_events(self._open_root(root), self._attempts[root], self._waiting[root])
+            except (CkptKitError, OSError, ValueError, TypeError) as error:
+                if not self._is_failure_known:
+                    self._is_failure_known = True
+                    self._say(
+                        f"could not store this life at {root} for `ckptkit report`; the next one will try again: "
+                        f"{error}. If the storage needs options, give them: ckptkit run --option NAME=VALUE"
+                    )
+            else:
+                del self._waiting[root]
+                self._is_failure_known = False
         return event
-
-    def _store(self, root: str) -> None:
-        try:
-            append_events(self._open_root(root), self._attempts[root], self._waiting[root])
-        except (CkptKitError, OSError, ValueError, TypeError) as error:
-            if not self._is_failure_known:
-                self._is_failure_known = True
-                self._say(
-                    f"could not store this life at {root} for `ckptkit report`; the next one will try again: "
-                    f"{error}. If the storage needs options, give them: ckptkit run --option NAME=VALUE"
-                )
-        else:
-            del self._waiting[root]
-            self._is_failure_known = False
 
     def _event(self, life: SupervisedLife, decision: RestartDecision, down_seconds: float) -> LifeEnded:
         finding, leader = decision.finding, leader_of(life.records)
