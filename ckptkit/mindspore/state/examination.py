@@ -59,7 +59,6 @@ class Examination:
         self._begins = False  # the run, and does not go on
         self._has_saved = False
         self._is_readable = True  # what the observer reads
-        self._parameters: set[int] = set()  # the ids of those of the cells
         self.observer = Observer(self._reached, self._epoch, ignore=ignore)
         self._told: set[str] = set()
         # For ``ckptkit doctor``; its looks leave those that decide what is stored as they are.
@@ -234,10 +233,8 @@ class Examination:
     def _reached(self) -> Reached:
         sources, known, tensors = self._sources, Known(), self._sources.tensors()
         cells, position, batches = sources.every_cell(), sources.position, sources.batches
-        if not self.observer.has_begun:  # later ones are refused
-            self._parameters = {id(parameter) for cell in cells for parameter in cell.get_parameters()}
         known.parameters = dict(tensors)
-        known.stored |= {*map(id, tensors.values()), *self._parameters}
+        known.stored.update(map(id, tensors.values()))
         for cell in cells:
             if hasattr(cell, "param_groups"):  # the groups of an experimental optimizer
                 known.parts.setdefault(id(cell), set()).add("param_groups")
