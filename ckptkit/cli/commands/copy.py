@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from ckptkit.cli.errors import FINE, PROBLEM, complain, resumable, wrong_values
 from ckptkit.cli.options import AsJson, complete_checkpoint, open_root, storage_option
 from ckptkit.cli.output import CheckpointBar, plain, print_result
 from ckptkit.core.text import size
-from ckptkit.tools.copy.copy import Copied, CopyRequest, copy_run
+from ckptkit.tools.copy.copy import CopyRequest, copy_run
 
 _RESUME = "Nothing that was copied is lost: the same command copies the rest."
 
@@ -58,21 +57,16 @@ def run_copy(
     here = open_root(target, target_option, flag="--target-option", writes=True)
     with wrong_values(), resumable("the copy had ended", _RESUME), CheckpointBar("comparing", ENDS) as bar:
         copied = copy_run(there, here, request, bar)
-    print_result({"source": there.url, "target": here.url, **plain(copied)}, _lines(here.url, copied), as_json=as_json)
+    total = len(copied.copied) + len(copied.present) + len(copied.kept)
+    lines = [
+        f"{here.url}: {total} checkpoints, {len(copied.copied)} of them copied now "
+        f"({size(copied.copied_bytes)}; {size(copied.found_bytes)} were there and compared)"
+    ]
+    if copied.checkpoint is not None:
+        lines.append(f"a new run that continues from {copied.checkpoint}")
+    lines += [f"kept, although the source no longer has it: {name}" for name in copied.kept]
+    lines += [f"{ENDS['pruned']} {name}" for name in copied.pruned]
+    print_result({"source": there.url, "target": here.url, **plain(copied)}, lines, as_json=as_json)
     for name, why in copied.corrupt.items():
         complain(f"not copied: {name}: {why}")
     return PROBLEM if copied.corrupt else FINE
-
-
-def _lines(url: str, copied: Copied) -> Iterator[str]:
-    total = len(copied.copied) + len(copied.present) + len(copied.kept)
-    yield (
-        f"{url}: {total} checkpoints, {len(copied.copied)} of them copied now "
-        f"({size(copied.copied_bytes)}; {size(copied.found_bytes)} were there and compared)"
-    )
-    if copied.checkpoint is not None:
-        yield f"a new run that continues from {copied.checkpoint}"
-    for name in copied.kept:
-        yield f"kept, although the source no longer has it: {name}"
-    for name in copied.pruned:
-        yield f"{ENDS['pruned']} {name}"

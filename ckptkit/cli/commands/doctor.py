@@ -19,7 +19,6 @@ from ckptkit.core.text import many, some
 from ckptkit.tools.doctor.card import card_of
 from ckptkit.tools.doctor.compare import TraceDifference
 from ckptkit.tools.doctor.examine import DoctorExamination
-from ckptkit.tools.doctor.lives.trial import TrialLife
 from ckptkit.tools.doctor.result import DoctorOptions, FailedLifeError, Report, UnusableScriptError, rank_in_words
 
 _SUITE = "ckptkit doctor"
@@ -111,8 +110,11 @@ def _cases(report: Report) -> list[Case]:
 
 
 def _lines(report: Report, command: str) -> Iterator[Part]:
-    killed_lives = [life for life in report.lives if life.planned_kill is not None]
-    kills = [(_killed(life), life.own_saves) for life in killed_lives]
+    kills = []
+    for life in report.lives:
+        if life.planned_kill is not None:
+            rank = "all ranks" if life.killed_ranks is None else f"rank {life.killed_ranks[0]}"
+            kills.append((f"{life.planned_kill} ({rank})" if life.ranks else f"{life.planned_kill}", life.own_saves))
     killed = ", ".join(words for words, own_saves in kills if not own_saves)
     own = "".join(f", and after {words} with its own saves" for words, own_saves in kills if own_saves)
     own += ", resumed from the mirror alone" if any(life.is_from_mirror for life in report.lives) else ""
@@ -147,11 +149,6 @@ def _epochs(report: Report) -> int:
         stepped.progress.epoch for life in report.lives[:1] for at, stepped in life.steps.items() if at <= report.steps
     ]
     return max(done, default=0)
-
-
-def _killed(life: TrialLife) -> str:
-    who = "" if not life.ranks else " (all ranks)" if life.killed_ranks is None else f" (rank {life.killed_ranks[0]})"
-    return f"{life.planned_kill}{who}"
 
 
 def _headline(report: Report) -> str:

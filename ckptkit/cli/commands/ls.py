@@ -59,22 +59,20 @@ def run_ls(
         complain(str(rows.problem))
     elif not rows.shown:
         refuse_no_run(storage)
-    checkpoints = [_document(info, rows) for info in rows.shown]
+    checkpoints = []
+    for info in rows.shown:
+        kept = rows.kept.get(info.name)
+        more = {
+            "new_bytes": rows.new_bytes[info.name],
+            "kept": kept.reason if kept else None,
+            "parent_of": kept.parent_of if kept else None,
+            "certified_from": list(rows.certified.get(info.name, ())),
+        }
+        checkpoints.append({**plain(info), **more})
     document = {"root": storage.url, "latest": rows.latest, "checkpoints": checkpoints, "left_out": rows.left_out}
     parts = _parts(storage.url, checkpoints, rows, now or datetime.now(timezone.utc))
     print_result(document, parts, as_json=as_json)
     return PROBLEM if rows.problem is not None or any(info.problem for info in rows.shown) else FINE
-
-
-def _document(info: CheckpointInfo, rows: Rows) -> dict[str, Any]:
-    kept = rows.kept.get(info.name)
-    return {
-        **plain(info),
-        "new_bytes": rows.new_bytes[info.name],
-        "kept": kept.reason if kept else None,
-        "parent_of": kept.parent_of if kept else None,
-        "certified_from": list(rows.certified.get(info.name, ())),
-    }
 
 
 def _parts(url: str, checkpoints: list[dict[str, Any]], rows: Rows, now: datetime) -> Iterator[Part]:

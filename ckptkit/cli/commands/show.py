@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Annotated, Any
@@ -95,6 +96,9 @@ def document_of(
     own = rank or 0
     if not 0 <= own < ranks:
         raise WrongUsageError(f"{opened.name} has the ranks 0 to {ranks - 1}; there is no rank {own}")
+    # Tensors that several ranks have, or parts of, count once.
+    names = {(shard.role, tensor.name) for _, shard in _shards(opened, rank) for tensor in shard.tensors}
+    counts = Counter(role for role, _ in names)
     tensors = None
     if lists_tensors:
         leaves = StoredLeaves(opened.ranks).of_rank(own)
@@ -113,7 +117,7 @@ def document_of(
         "libraries": manifest.libraries,
         "cost": plain(manifest.cost),
         "rank": own,
-        "roles": _tensors_by_role(opened, rank),
+        "roles": {role: counts[role] for role in ROLES if counts[role]},
         "files": [
             {
                 "key": shard.key,
@@ -138,12 +142,6 @@ def _shards(opened: OpenedCheckpoint, rank: int | None) -> Iterator[tuple[RankMa
         for shard in document.shards:
             if rank in (None, document.rank) or shard.placement != "per_rank":
                 yield document, shard
-
-
-def _tensors_by_role(opened: OpenedCheckpoint, rank: int | None) -> dict[str, int]:
-    """Return how many tensors each role has; those that several ranks have, or parts of, count once."""
-    names = {(shard.role, tensor.name) for _, shard in _shards(opened, rank) for tensor in shard.tensors}
-    return {role: count for role in ROLES if (count := sum(role == own for own, _ in names))}
 
 
 def _observed(opened: OpenedCheckpoint, rank: int) -> Document | None:

@@ -121,7 +121,10 @@ class Renames:
         renamed: dict[str, str] = {}
         unused = set(self.rules)
         for name in names:
-            leader = _leader(name, leaders) if name not in leaders and not self._rule(name) else name
+            leader = name
+            if name not in leaders and not self._rule(name):  # the longest one that it ends with after a dot
+                ends = (name[at + 1 :] for at, character in enumerate(name) if character == ".")
+                leader = next((end for end in ends if end in leaders), name)
             rule = self._rule(leader)
             if rule is None:
                 renamed[name] = name
@@ -163,12 +166,6 @@ def _unique(pairs: Sequence[tuple[str, str | None]]) -> dict[str, str | None]:
         if count > 1:
             raise ValueError(f"{old!r} is given twice")
     return dict(pairs)
-
-
-def _leader(name: str, leaders: Collection[str]) -> str:
-    """Return the longest leader that ``name`` ends with after a dot, or ``name`` itself."""
-    ends = (name[at + 1 :] for at, character in enumerate(name) if character == ".")
-    return next((end for end in ends if end in leaders), name)
 
 
 def of_an_optimizer(shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:

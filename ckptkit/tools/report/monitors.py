@@ -195,7 +195,12 @@ class MLflow(Monitor):
         try:
             if self._run is None or self._course != course_of(story):
                 self._find(story)
-            new = list(self._new(rows))
+            new = []
+            for row in rows:
+                for name, value in row.values.items():
+                    tag = re.sub(r"[^\w.\-/ ]", "_", name)  # what MLflow takes
+                    if row.first > self._logged.get(tag, -1):
+                        new.append(self._metric(tag, value, int(row.seconds * 1000), row.step))
             for at in range(0, len(new), _MOST_AT_ONCE):
                 self._client.log_batch(self._run, metrics=new[at : at + _MOST_AT_ONCE])
             self._logged.update((metric.key, metric.step) for metric in new)
@@ -205,13 +210,6 @@ class MLflow(Monitor):
             raise StorageError(
                 f"could not log to MLflow ({self._mlflow.get_tracking_uri()}): {message_of(error)}"
             ) from error
-
-    def _new(self, rows: Sequence[Row]) -> Iterator[Any]:
-        for row in rows:
-            for name, value in row.values.items():
-                tag = re.sub(r"[^\w.\-/ ]", "_", name)  # what MLflow takes
-                if row.first > self._logged.get(tag, -1):
-                    yield self._metric(tag, value, int(row.seconds * 1000), row.step)
 
     def _find(self, story: RunStory) -> None:
         """Find the run that has this course, or make it, and see how far it is."""

@@ -236,8 +236,17 @@ class _Teller:
         if not self._attempts and not files.segments and not files.problems:
             raise no_checkpoint(self._storage)
         self._problems.extend(UnreadableFile(key, reason) for key, reason in files.problems.items())
-        for number in sorted(self._attempts):
-            self._read_document(self._attempts[number])
+        for number, attempt in sorted(self._attempts.items()):
+            try:
+                document = self._index.document(number)
+            except UnusableCheckpointError as error:
+                self._problems.append(UnreadableFile(attempt_key(number), str(error)))
+                continue
+            attempt.host = document.host
+            attempt.parent, attempt.branch = document.parent, document.branch
+            attempt.began_at = time_of(document.created_at)
+            attempt.see(attempt.began_at)
+            self._problems.extend(UnreadableFile(passed.checkpoint, passed.reason) for passed in document.passed_over)
         events: dict[int, list[Event]] = {}
         for segment in files.segments:
             attempt = self._attempts.setdefault(segment.header.attempt, Attempt(segment.header.attempt))
@@ -260,18 +269,6 @@ class _Teller:
             problems=self._problems,
             lives=[life_of(attempt.number, events.get(attempt.number, ())) for attempt in attempts],
         )
-
-    def _read_document(self, attempt: Attempt) -> None:
-        try:
-            document = self._index.document(attempt.number)
-        except UnusableCheckpointError as error:
-            self._problems.append(UnreadableFile(attempt_key(attempt.number), str(error)))
-            return
-        attempt.host = document.host
-        attempt.parent, attempt.branch = document.parent, document.branch
-        attempt.began_at = time_of(document.created_at)
-        attempt.see(attempt.began_at)
-        self._problems.extend(UnreadableFile(passed.checkpoint, passed.reason) for passed in document.passed_over)
 
     def _take_in(self, attempt: Attempt, events: Iterable[Event]) -> None:
         attempt.has_events = True
