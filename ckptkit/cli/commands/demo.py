@@ -28,7 +28,7 @@ from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.options import open_root
 from ckptkit.cli.output import print_line
 from ckptkit.format.versions import versions
-from ckptkit.storage import Listing, Storage
+from ckptkit.storage import Listing
 
 MICRO_STEPS = 180  # 6 epochs of 30 batches
 NEEDED_ACCURACY = 0.95
@@ -88,7 +88,16 @@ def run_demo(
         raise WrongUsageError(f"{storage.url} is not empty; give a new folder")
     columns = (TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     options = {"mode": mode, "seed": seed, "device": device or ""}
-    with _folder(storage) as folder, Progress(*columns, console=console) as bars:
+    with contextlib.ExitStack() as stack:
+        # Traces and logs lie beside the runs if these are on this machine, else in a temporary folder.
+        if storage is not None and not storage.is_remote:
+            folder = Path(storage.url)
+            folder.mkdir(parents=True, exist_ok=True)
+            folder = folder.resolve()
+        else:
+            made = tempfile.TemporaryDirectory(prefix="ckptkit-demo-", ignore_cleanup_errors=True)
+            folder = Path(stack.enter_context(made))
+        bars = stack.enter_context(Progress(*columns, console=console))
         roots = storage.url if storage is not None else str(folder)
         straight = _start(folder, "uninterrupted", {**options, "root": f"{roots}/uninterrupted"})
         straight_bar = bars.add_task("uninterrupted", total=MICRO_STEPS)
@@ -120,18 +129,6 @@ def run_demo(
     held: list[tuple[bool | None, str]] = [(code == FINE, "a training killed three times equals an uninterrupted one")]
     held += _on_device(reference, lives)
     return _print_issue(options, reference, held)
-
-
-@contextlib.contextmanager
-def _folder(storage: Storage | None) -> Iterator[Path]:
-    """Give the folder for traces and logs: beside the runs if ``storage`` is on this machine, else temporary."""
-    if storage is not None and not storage.is_remote:
-        root = Path(storage.url)
-        root.mkdir(parents=True, exist_ok=True)
-        yield root.resolve()
-        return
-    with tempfile.TemporaryDirectory(prefix="ckptkit-demo-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
 
 
 def _start(folder: Path, name: str, plan: dict[str, Any]) -> subprocess.Popen[bytes]:

@@ -9,6 +9,7 @@ copied unchanged, one window at a time. Any single thread; nothing else may use 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
@@ -190,7 +191,11 @@ def _begin_run(storage: Storage, staged: _FromFile, source_path: str) -> None:
         receipt = write_part(storage, attempt, request, frozen, 0)
         publish(storage, _NAME, write_manifest(storage, attempt, request, [receipt]))
     except BaseException as error:
-        _clear_away(storage)
+        # The error being raised says what is wrong; what cannot be deleted prevents every start here.
+        with contextlib.suppress(StorageError):
+            storage.clear_unfinished(f"{_NAME.folder}/", lambda key: True)
+            storage.delete(keys_below(storage, _NAME.folder))
+            storage.delete([RUN])  # last: while it exists, no start takes the remains for a run
         if isinstance(error, ValueError) and not isinstance(error, CorruptCheckpointError):
             raise ResumeError(f"these weights cannot be stored: {error}") from error
         raise
@@ -198,12 +203,3 @@ def _begin_run(storage: Storage, staged: _FromFile, source_path: str) -> None:
     key, data = attempt_key(_NAME.attempt), encode(attempt)
     if create_once(storage, key, data) != data:
         raise ResumeError(f"another process has just made {key} at {storage.url}")
-
-
-def _clear_away(storage: Storage) -> None:
-    try:
-        storage.clear_unfinished(f"{_NAME.folder}/", lambda key: True)
-        storage.delete(keys_below(storage, _NAME.folder))
-        storage.delete([RUN])  # last: while it exists, no start takes the remains for a run
-    except StorageError:
-        return  # the error being raised says what is wrong; the remains prevent every start here

@@ -99,10 +99,13 @@ def _attention(story: RunStory) -> Iterator[str]:
     left_out = sum(attempt.left_out for attempt in story.attempts)
     if left_out:
         yield f"{many(left_out, 'event')} could not be stored, so the plots have gaps."
-    silent = [attempt.number for attempt in story.attempts if not attempt.has_events]
+    silent = [str(attempt.number) for attempt in story.attempts if not attempt.has_events]
     if silent:
+        named = f"Attempt{'s' if len(silent) > 1 else ''} {', '.join(silent)}"
+        if len(silent) > 5:
+            named = f"{many(len(silent), 'attempt')}, from {silent[0]} to {silent[-1]},"
         yield (
-            f"{_named(silent)} recorded nothing (Saving(events=False), an older ckptkit, or killed before a first "
+            f"{named} recorded nothing (Saving(events=False), an older ckptkit, or killed before a first "
             "commit): only checkpoints and documents show it."
         )
 
@@ -129,9 +132,3 @@ def _failed_at_the_end(attempt: Attempt) -> int:
 def _saved_step(attempt: Attempt) -> int:
     """Return the step of its last commit, or the one that it began with."""
     return max((save.step for save in attempt.saves if save.step is not None), default=attempt.from_step or 0)
-
-
-def _named(numbers: list[int]) -> str:
-    if len(numbers) > 5:
-        return f"{many(len(numbers), 'attempt')}, from {numbers[0]} to {numbers[-1]},"
-    return f"Attempt{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
