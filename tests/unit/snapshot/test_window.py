@@ -57,7 +57,10 @@ FROZEN: list[Described] = [
 ]
 EVERYTHING = [*CYCLE, *MICRO, *FROZEN]
 LARGE: list[Described] = [(f"w.{n}", "weights", "cycle", "F32", (100 + n,)) for n in range(40)]
-OF_EVERY_DTYPE: list[Described] = [(dtype, "weights", "cycle", dtype, (31,)) for dtype in DTYPES]
+OF_EVERY_DTYPE: list[Described] = [
+    *((f"c.{dtype}", "weights", "cycle", dtype, (31,)) for dtype in DTYPES),
+    *((f"m.{dtype}", "weights", "micro", dtype, (3,)) for dtype in DTYPES),
+]
 TWELVE: list[Described] = [("w", "weights", "cycle", "F32", (12 * ONE_BUFFER // 4,))]
 FROZEN_NAMES = frozenset(name for name, *_ in FROZEN)
 
@@ -445,7 +448,7 @@ class Windows(RuleBasedStateMachine):
         return (self.writer.read_what_is_there if self.window.by_slices else self.writer.read)(count)
 
     @precondition(lambda self: self.writer)
-    @rule(count=strategies.integers(1, 300))
+    @rule(count=strategies.integers(1, 1000))
     def read(self, count) -> None:
         self.reads(count)
 
@@ -456,7 +459,7 @@ class Windows(RuleBasedStateMachine):
         self.window.advance(left)
 
     @precondition(lambda self: self.writer)
-    @rule(lacking_bytes=strategies.integers(1, 300))
+    @rule(lacking_bytes=strategies.integers(1, 1000))
     def copy_ahead(self, lacking_bytes) -> None:
         copy_ahead(self.window, lacking_bytes)
 
@@ -486,4 +489,4 @@ class Windows(RuleBasedStateMachine):
 
 
 TestWindows = Windows.TestCase
-TestWindows.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestWindows.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
