@@ -18,8 +18,10 @@ import pytest
 from support.interrupted import InterruptedStart
 from support.options import grouped
 from support.process import python
-from support.runs.grown import ON_REQUEST, WatchedRun, run_at, train
+from support.runs.grown import ON_REQUEST, WatchedRun, opened, run_at, train
 
+from ckptkit.checkpoint.read import load
+from ckptkit.core.contents import Capture
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StateMismatchError, StorageError
 from ckptkit.manager import process
@@ -152,6 +154,56 @@ def test_saving_advances_no_random_generator(root):
     after = random.getstate(), np.random.get_state()
     assert before[0] == after[0]
     assert all(np.array_equal(one, other) for one, other in zip(before[1], after[1], strict=True))
+
+
+class UpdatesNext(WatchedRun):
+    """Goes on within the save, as a train cell whose next call updates: there is no later moment to fence at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes = ["before"]
+
+    def capture(self) -> Capture:
+        capture = super().capture()
+        return dataclasses.replace(capture, state={**capture.state, "user": self.notes})
+
+    def guard(self, fence) -> None:
+        fence()
+        self.weights += 1
+        self.notes.append("after")
+
+
+def test_state_that_goes_on_immediately_is_whole(root):
+    manager, run = started(root, UpdatesNext())
+    train(run, 1)
+    before = run.weights.copy()
+    name = manager.save(run).result()
+    manager.close()
+    assert run.notes == ["before", "after"]
+    storage = LocalStorage(root)
+    stored = load(storage, opened(storage, name))
+    assert np.array_equal(stored.tensors["weights"], before)
+    assert stored.state["user"] == ["before"]
+
+
+def test_save_that_does_not_begin_holds_nothing(root):
+    """A fence would wait for a writer that there is not."""
+
+    class Interrupted(WatchedRun):
+        interrupted = False
+
+        def guard(self, fence) -> None:
+            if not self.interrupted:
+                self.interrupted = True
+                raise KeyboardInterrupt
+
+    manager, run = started(root, Interrupted(), buffer_bytes=1)
+    train(run, 1)
+    with pytest.raises(KeyboardInterrupt):
+        manager.save(run)
+    assert not manager._run._window.is_open
+    assert manager.save(run).result()
+    manager.close()
 
 
 def test_first_save_finds_its_memory(root, monkeypatch):

@@ -24,6 +24,7 @@ from ckptkit.core import worker
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.worker import Worker
 from ckptkit.errors import Preempted, ResumeError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.format.documents import CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import mirrors
 from ckptkit.manager.manager import CheckpointManager
@@ -323,6 +324,18 @@ def test_mirror_that_lost_files_receives_later_checkpoints(tmp_path, lost):
     check_homes(tmp_path)
 
 
+def test_documents_are_shared_until_that_works(tmp_path):
+    started(tmp_path, 2).manager.close()
+    life = Life(tmp_path, local="new")
+    away = life.local.inject(Fault("error", operations={"create"}, key="attempts/000001.json", times=3))
+    assert life.restore().checkpoint == name_at(1, 2)
+    life.settle()
+    assert away.fired == 3
+    assert attempts(tree(tmp_path / "new")).keys() == {2}
+    life.saved_at(5)
+    check_homes(tmp_path, "new")
+
+
 @pytest.mark.parametrize(
     ("root", "file", "how"),
     [
@@ -501,6 +514,24 @@ def test_a_start_without_its_mirror_is_refused(tmp_path):
     assert life.restore().checkpoint == name_at(1, 2)
 
 
+@pytest.mark.parametrize("message", ["two different runs", "has not ended"])
+def test_what_is_no_mirror_of_the_run_is_refused(tmp_path, message):
+    """Another run, of which the first document is gone; a copy of which the last document is still to come."""
+    for home, times in (("local", 1), ("mirror", 2)):
+        for _ in range(times):
+            with CheckpointManager(tmp_path / home) as manager:
+                manager.restore(NumpyRun())
+    os.unlink(tmp_path / "mirror" / "attempts" / "000001.json")
+    if message == "has not ended":
+        origin = CopiedFrom(url="elsewhere", run_id=None, checkpoint=None, last_attempt=3)
+        unfinished = RunDocument(run_id="0" * 32, created_at="", copied_from=origin).sealed()
+        (tmp_path / "mirror" / "run.json").write_bytes(encode(unfinished))
+    before = tree(tmp_path)
+    with pytest.raises(ResumeError, match=message):
+        Life(tmp_path).restore()
+    assert tree(tmp_path) == before
+
+
 def test_emptied_local_root_needs_mirror_for_start(tmp_path):
     """With the mirror away it is no new run; once it is back, the same manager knows all that it holds."""
     started(tmp_path, 1, 2)
@@ -531,6 +562,18 @@ def test_late_mirror_failure_is_error_when_optional(tmp_path):
         assert fault.fired, operation
         life.mirror.clear()
     assert life.restore().checkpoint == name_at(1, 2)
+
+
+def test_takeover_at_the_mirror_outranks_preemption(tmp_path):
+    """It is found by the upload of the last save."""
+    life = started(tmp_path, 2)
+    takeover = life.mirror.inject(Fault(lambda: started(tmp_path, local="other"), operations={"write"}))
+    life.train(4)
+    life.manager._run.preemption.ask("a signal")
+    with pytest.raises(StaleAttemptError), life.manager:
+        life.manager.step(life.run)
+    assert takeover.fired == 1
+    assert committed(tmp_path, "mirror") == [name_at(1, 2)]
 
 
 @pytest.mark.parametrize("voids", [True, False])
