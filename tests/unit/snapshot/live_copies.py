@@ -34,13 +34,6 @@ def check_returned(area) -> None:
     assert len(free) * ONE_BUFFER == area._pool.made_bytes, "a buffer is lost"
 
 
-def copy_ahead(window, size_bytes=PLENTY) -> None:
-    window.ahead.lacking_bytes = size_bytes
-    window.ahead.is_copying = True
-    window.ahead.copy()
-    window.ahead.is_copying = False
-
-
 def end_in_time(*actions) -> None:
     threads = [threading.Thread(target=action, daemon=True) for action in actions]
     for thread in threads:

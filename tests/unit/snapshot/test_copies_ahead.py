@@ -7,7 +7,7 @@ import threading
 import pytest
 from support.live import Live, cuts, opened
 from unit.snapshot import live_copies
-from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_returned, copy_ahead, go_on
+from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_returned, go_on
 
 from ckptkit.core.worker import NoThreadError
 from ckptkit.snapshot import StagingArea, staging
@@ -30,6 +30,13 @@ def _asks_often(monkeypatch):
 
 def begun(area=None, *, live=None, **handling):
     return live_copies.begun(live or Live(*LEAVES), area or StagingArea(PLENTY), **handling)
+
+
+def copy_ahead(window, size_bytes=PLENTY) -> None:
+    window.ahead.lacking_bytes = size_bytes
+    window.ahead.is_copying = True
+    window.ahead.copy()
+    window.ahead.is_copying = False
 
 
 def check_ended(window, writer, area) -> None:

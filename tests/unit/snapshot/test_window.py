@@ -11,9 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import settings, strategies
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.live import SMALL_BUFFER_BYTES, Live, Writer, cuts, opened
+from support.live import Live, Writer, cuts, opened
 from unit.snapshot.live_copies import (
     LONG_SECONDS,
     ONE_BUFFER,
@@ -21,7 +19,6 @@ from unit.snapshot.live_copies import (
     at_each_copy,
     begun,
     check_returned,
-    copy_ahead,
     end_in_time,
     go_on,
 )
@@ -418,75 +415,3 @@ def test_fence_and_writer_never_deadlock(buffer_bytes, steps, handling):
     window.release()
     frozen_bytes = bytes_in(live, "frozen") if handling else 0
     assert area._pool.made_bytes <= copied_bytes + max(buffer_bytes, ONE_BUFFER) + frozen_bytes + ONE_BUFFER
-
-
-class Windows(RuleBasedStateMachine):
-    """One area's windows, one after the other: whatever happens in whatever order, no byte and no buffer is lost."""
-
-    writer: Writer | None = None
-
-    @initialize(buffer_bytes=strategies.sampled_from([1, 2 * ONE_BUFFER, PLENTY]))
-    def begin(self, buffer_bytes) -> None:
-        self.patch = pytest.MonkeyPatch()
-        for name in ("buffers", "staging", "window"):
-            self.patch.setattr(f"ckptkit.snapshot.{name}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
-        self.area = StagingArea(buffer_bytes)
-
-    def teardown(self) -> None:
-        self.patch.undo()
-
-    @precondition(lambda self: self.writer is None)
-    @rule(by_slices=strategies.booleans(), copy_all=strategies.booleans())
-    def save(self, **handling) -> None:
-        self.live = Live(*EVERYTHING)
-        self.window, stepped = opened(self.live, area=self.area, **handling)
-        self.writer = Writer(self.window, self.live)
-        # A fence that waits for a writer that waits for slices is a test of real threads.
-        stepped.while_waiting = lambda: self.reads(9) or self.end(whole=False)
-
-    def reads(self, count) -> int:
-        return (self.writer.read_what_is_there if self.window.by_slices else self.writer.read)(count)
-
-    @precondition(lambda self: self.writer)
-    @rule(count=strategies.integers(1, 1000))
-    def read(self, count) -> None:
-        self.reads(count)
-
-    @precondition(lambda self: self.writer)
-    @rule(left=strategies.integers(0, 4))
-    def micro_step(self, left) -> None:
-        self.live.scribble("micro")
-        self.window.advance(left)
-
-    @precondition(lambda self: self.writer)
-    @rule(lacking_bytes=strategies.integers(1, 1000))
-    def copy_ahead(self, lacking_bytes) -> None:
-        copy_ahead(self.window, lacking_bytes)
-
-    @precondition(lambda self: self.writer)
-    @rule()
-    def update(self) -> None:
-        go_on(self.live, self.window)
-
-    @precondition(lambda self: self.writer)
-    @rule(whole=strategies.booleans())
-    def end(self, whole) -> None:
-        if whole and self.window.by_slices:
-            self.window.close()
-        if whole and self.writer:
-            self.writer.check()
-        self.window.release()
-        self.writer = None
-
-    @invariant()
-    def nothing_is_lost(self) -> None:
-        self.made = [*self.area._pool._made]  # so that one that is lost is not merely gone
-        if self.writer is None:
-            check_returned(self.area)
-            return
-        for found, expected in zip(self.writer.found, self.writer.expected, strict=True):
-            assert expected.startswith(bytes(found))
-
-
-TestWindows = Windows.TestCase
-TestWindows.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
