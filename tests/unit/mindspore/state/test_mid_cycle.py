@@ -73,6 +73,18 @@ def lives(root, kills, *callbacks, **options):
     return seen, places
 
 
+class Draws(Callback):
+    def on_train_begin(self, run_context):
+        np.random.rand()
+
+
+def test_start_of_the_first_cycle_has_what_callbacks_drew_before(tmp_path):
+    expected = job().uninterrupted(EPOCHS, Draws()).steps
+    seen, places = lives(tmp_path, [3], Draws(), every=1, mid_cycle="rewind")
+    assert places == ["c0000000000-m0000"]
+    assert seen == expected
+
+
 def test_align_waits_for_the_boundary(tmp_path):
     seen, places = lives(tmp_path, [18], every=3, mid_cycle="align", keep=ck.KeepLatest(99))
     # Due after 3, 6, 9, 12 and 15 micro-steps; K = 4.
