@@ -201,19 +201,21 @@ def test_forward_that_begins_to_change_a_weight_fails_one_save(root, stalled, co
     assert_whole(root, copies)
 
 
-def test_evaluation_that_changes_weights_tears_no_save(root, copies):
-    """It swaps them while the storage holds a save that was made within the epoch."""
+@pytest.mark.parametrize("hook", ["on_eval_begin", "on_train_step_end"])
+def test_callback_that_changes_weights_tears_no_save(root, copies, hook, shown):
+    """While the storage holds a save that was made within the epoch: before the evaluation, or at any step."""
     fault = Fault(stall := Stall(), operations={"write"}, key="*/weights-000.safetensors", when="during")
 
-    class Swap(Callback):
-        def on_eval_begin(self, run_context):
+    def swap(self, run_context):
+        if job.cell.counters.micro_steps == 5:
             assert stall.reached.wait(LONG_SECONDS)
             change(job.cell.network.hidden.weight)
             stall.let_go()
 
     job = Job(fit=True, data=lambda: pipeline(20), cell=lambda: train_cell(9))
     ckpt = checkpoints(FaultyStorage(LocalStorage(root), [fault]), 3)
-    ckpt.fit(job.model, 1, job.data, job.valid, callbacks=[Swap()])
+    ckpt.fit(job.model, 1, job.data, job.valid, callbacks=[type("Swap", (Callback,), {hook: swap})()])
+    assert ("Swap may change parameters within an epoch" in shown()) == (hook == "on_train_step_end")
     assert_whole(root, copies, at_least=2)
 
 
