@@ -324,18 +324,6 @@ def test_mirror_that_lost_files_receives_later_checkpoints(tmp_path, lost):
     check_homes(tmp_path)
 
 
-def test_documents_are_shared_until_that_works(tmp_path):
-    started(tmp_path, 2).manager.close()
-    life = Life(tmp_path, local="new")
-    away = life.local.inject(Fault("error", operations={"create"}, key="attempts/000001.json", times=3))
-    assert life.restore().checkpoint == name_at(1, 2)
-    life.settle()
-    assert away.fired == 3
-    assert attempts(tree(tmp_path / "new")).keys() == {2}
-    life.saved_at(5)
-    check_homes(tmp_path, "new")
-
-
 @pytest.mark.parametrize(
     ("root", "file", "how"),
     [

@@ -429,25 +429,22 @@ def test_no_save_begins_while_cycle_is_finished(root):
 def test_failed_save_hides_no_request_to_end(root):
     """Even where no save may fail: the last one is made at the end of the cycle."""
     lost = Fault("error", operations={"write"}, key="*-c0000000002-m0000/*")
-    manager, run = started(
-        FaultyStorage(open_storage(root), [lost]),
-        monotonic=Manual(),
-        on_save_error="raise",
-        on_preempt="return",
-        preempt_when=lambda: run.batches >= 8,
-    )
-    with manager:
-        for batches in run.train_until(WHOLE):
-            if batches == 8:
-                manager._run.preemption.poll()
-                assert manager.save(run).exception() is not None
-                manager.live().is_held = True
+    options = {"monotonic": Manual(), "on_save_error": "raise", "on_preempt": "return"}
+    storage = FaultyStorage(open_storage(root), [lost])
+    manager, run = started(storage, preempt_when=lambda: run.batches >= 8, **options)
+
+    def after_step():  # and before the next one
+        manager.live().is_held = run.batches == 7
+        if run.batches == 4:
+            manager.save(run).result()
+        if run.batches == 7:
+            run.train_step()
+            manager._run.preemption.poll()
+            assert manager.save(run).exception() is not None
             manager.step(run)
             manager.live().is_held = False
-            if batches == 4:
-                manager.save(run).result()
-            if manager.preempted:
-                break
+
+    train(manager, run, after_step)
     assert lost.fired == 1
     assert run.batches == restored_at(root) == 12
 
