@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from ckptkit.mindspore.callback.callback import CheckpointCallback
     from ckptkit.mindspore.loop import Loop, loop
     from ckptkit.mindspore.state.holders import attributes
-    from ckptkit.mindspore.state.manager import StateManager, Training
+    from ckptkit.mindspore.state.manager import StateManager
+    from ckptkit.mindspore.state.sources import Training
     from ckptkit.mindspore.train.cell import AccumulationTrainCell
     from ckptkit.mindspore.train.counting import BoostCycle, CycleAdapter
     from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest
@@ -60,7 +61,8 @@ _NAMES = {  # by module
     "ckptkit.mindspore.callback.callback": ("CheckpointCallback",),
     "ckptkit.mindspore.loop": ("Loop", "loop"),
     "ckptkit.mindspore.state.holders": ("attributes",),
-    "ckptkit.mindspore.state.manager": ("StateManager", "Training"),
+    "ckptkit.mindspore.state.manager": ("StateManager",),
+    "ckptkit.mindspore.state.sources": ("Training",),
     "ckptkit.mindspore.train.cell": ("AccumulationTrainCell",),
     "ckptkit.mindspore.train.counting": ("BoostCycle", "CycleAdapter"),
     "ckptkit.run.keep_policy": ("KeepBest", "KeepCertified", "KeepEvery", "KeepLatest"),

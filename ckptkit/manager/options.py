@@ -198,6 +198,16 @@ class Ranks:
         refuse_no_duration("patience", self.patience, usual="minutes=5")
 
 
+def _now() -> datetime:
+    """Return the time of day."""
+    return datetime.now(timezone.utc)
+
+
+def _new_token() -> str:
+    """Return 32 random hexadecimal digits."""
+    return secrets.token_hex(16)
+
+
 @dataclass(frozen=True, kw_only=True)
 class System:
     """Gives time, chance and names; for tests and simulations.
@@ -211,9 +221,9 @@ class System:
             is unknown.
     """
 
-    clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+    clock: Callable[[], datetime] = _now
     monotonic: Callable[[], float] = time.monotonic
-    new_token: Callable[[], str] = lambda: secrets.token_hex(16)
+    new_token: Callable[[], str] = _new_token
     host: str = field(default_factory=this_process)
     boot: str | None = field(default_factory=boot_id)
 

@@ -391,8 +391,10 @@ class PreemptionRequest:
         within = f"within {self._options.grace.total_seconds():g} s"
         what, newest = f"nothing was saved {within}", self._newest()
         if newest != self._newest_before:
-            late = "the work after a commit, such as the upload to a mirror, or a later save"
-            what = f"saved {newest}, but {late} did not end {within}"
+            what = (
+                f"saved {newest}, but the work after a commit, such as the upload to a mirror, or a later save did not "
+                f"end {within}"
+            )
         self._die(f"{self.why}: {what}")
 
     def _die(self, what: str) -> NoReturn:

@@ -240,6 +240,10 @@ class Loop(Iterable[Any]):
         """Note which variables matter where a loop of epochs asks for its next batch or epoch."""
         self._state.examination.note_place(is_within_epoch=is_within_epoch)
 
+    def undo_changes(self) -> None:
+        """Undo what a loop of epochs changed since the restore, before the first batch of an epoch that had begun."""
+        self._state.start.undo_changes()
+
     def fence(self) -> None:
         """Make sure that no save reads the weights any more; call it before the body changes them otherwise.
 
@@ -367,6 +371,8 @@ class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
         loop, is_first = self._loop, not self._is_given
         self._is_given = True
         if is_first:
+            if self.begun:  # the loop has done again what precedes the batches, parameters and draws included
+                loop.undo_changes()
             loop.note_place(is_within_epoch=True)
         elif not self._left or loop.is_stopping:
             loop.fence()

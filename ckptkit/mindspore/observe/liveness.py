@@ -85,6 +85,31 @@ def in_loop(frame: types.FrameType) -> bool:
     return flow.index_before(frame.f_lasti) in flow.looped
 
 
+def gathers(frame: types.FrameType) -> bool:
+    """Return whether a frame makes a list, or a sum and the like, of what it asks for: that lies on no variable.
+
+    It is a comprehension's, or a generator expression's that a function written in C goes over.
+    """
+    if frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>"):
+        return True
+    if frame.f_code.co_name == "<genexpr>":
+        return frame.f_back is not None and _instruction_of(frame.f_back).opname != "FOR_ITER"
+    last = _instruction_of(frame)
+    nested: list[int] = []  # where the loops within this one end; from Python 3.12 on, a comprehension is such a loop
+    for instruction in _flow_of(frame.f_code).instructions if last.opname == "FOR_ITER" else ():
+        if last.offset < instruction.offset < last.argval:
+            nested = [end for end in nested if end > instruction.offset]
+            nested += [instruction.argval] if instruction.opname == "FOR_ITER" else []
+            if not nested and instruction.opname in ("LIST_APPEND", "SET_ADD", "MAP_ADD"):
+                return True
+    return False
+
+
+def _instruction_of(frame: types.FrameType) -> dis.Instruction:
+    flow = _flow_of(frame.f_code)
+    return flow.instructions[flow.index_before(frame.f_lasti)]
+
+
 def looped_global_names(frame: types.FrameType) -> frozenset[str]:
     """Return the names of the module that the loops of a frame read, and what is defined in these loops."""
     flow = _flow_of(frame.f_code)

@@ -31,11 +31,12 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.observe.data_changes import DataChanges
+from ckptkit.mindspore.observe.liveness import gathers
 from ckptkit.mindspore.observe.outside import Outside
 from ckptkit.mindspore.observe.packing import CannotPackError, Packer, Unpacker, has_content, refilled, signature_of
 from ckptkit.mindspore.observe.paths import Chain, chain_of, is_below, plain_chain
 from ckptkit.mindspore.observe.places import Places, is_followed, is_settable
-from ckptkit.mindspore.observe.roots import Reached, Roots, label_of, users_frames
+from ckptkit.mindspore.observe.roots import Reached, Roots, is_module_level, label_of, users_frames
 from ckptkit.mindspore.observe.users import is_users_function
 from ckptkit.mindspore.observe.values import MOST_ITEMS, OUTSIDE
 from ckptkit.mindspore.observe.walk import OF_DATA, Home, Node, Walk
@@ -47,6 +48,7 @@ _FEW_NODES = 3_000  # looked at before each save
 _CONTAINERS = (list, dict, set, deque)
 _IN_GRAPH = "compiled into the graph with its first value in this process"
 _LATE = "changes after step()"
+_GATHERED = "comprehension around the batches", "what it has made of them lies in no variable"
 _OF_DATA = "belongs to the data, but the steps change it"
 _CHOICE = re.compile(r"[^\W\d][^\s\d]{0,39}")  # of a script; folders, names of runs and times are not so
 _LARGEST = {int: 1 << 24, float: 100.0}  # numbers that a script begins with; times, addresses and hashes are larger
@@ -97,6 +99,7 @@ class Observer:
         self._links: dict[str, str | None] = {}  # the homes to which paths led at the first look
         self._slots: dict[tuple[str, bool], Slot] = {}  # by the home or the path, and whether it is content
         self._labels: Set[str] = frozenset()  # of the functions that ran at the first look
+        self._modules: Set[Any] = frozenset()  # those whose own code loops over epochs
         self._around_epochs: Set[str] = frozenset()  # functions that run where a loop asks for its next epoch
         self._of_epochs: Set[str] = frozenset()  # those that run only where it asks for a batch, and end in each epoch
         self._given: Set[int] = frozenset()  # the ids of objects given by name that have a state of their own
@@ -165,6 +168,7 @@ class Observer:
         labels = frozenset(map(label_of, frames))
         if is_within_epoch:
             self._labels |= labels
+            self._modules = frozenset(frame.f_globals.get("__name__") for frame in frames if is_module_level(frame))
             self._of_epochs = labels - self._around_epochs
         else:
             self._around_epochs = labels
@@ -290,7 +294,8 @@ class Observer:
                 self._note(node)
         referred = [node.text.removeprefix(OF_DATA) for node in nodes.values() if node.text.startswith(OF_DATA)]
         changed = [(path, _OF_DATA) for path in self._data.changed(referred)]
-        for name, why in (*changed, *self._outside.changed()):
+        gathered = [_GATHERED] if any(map(gathers, users_frames(sys._getframe(1)))) else []
+        for name, why in (*changed, *gathered, *self._outside.changed()):
             if not self._matches(name):
                 self.unstored.setdefault(name, why)
         self._finish(nodes)
@@ -305,7 +310,7 @@ class Observer:
         """Return whether a path is new on an object that was there before, or a variable in a function that was."""
         if node.parent is None:
             root, _ = node.chain()
-            return root.kind == "variable" and root.owner in self._labels
+            return root.owner in {"variable": self._labels, "global": self._modules}.get(root.kind, ())
         before = self._before.get(node.parent.path)
         return before is not None and before.is_open and before.identity == node.parent.identity
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import sys
 import threading
 import types
@@ -191,7 +192,7 @@ class Roots:
         """Return the user's iterators around the batches, which lie on the stack of a loop and in no variable."""
         around: list[Any] = []
         if not self._has_none_around:
-            waiting: list[Any] = [*batches]
+            waiting: list[Any] = [*batches, *_running_generators()]
             seen = {id(iterator) for iterator in batches}
             for _ in range(_MOST_LEVELS):
                 holders = gc.get_referrers(*waiting) if waiting else []
@@ -217,6 +218,16 @@ def _top_frames() -> dict[int, types.FrameType]:
     finally:
         if collects:
             gc.enable()
+
+
+def _running_generators() -> list[Any]:
+    """Return the generators of libraries that ask for a batch now, which nothing shows that they hold: as of tqdm."""
+    frame, generators = sys._getframe(1).f_back, []
+    while frame is not None and not is_users_frame(frame):
+        if frame.f_code.co_flags & inspect.CO_GENERATOR:
+            generators += [holder for holder in gc.get_referrers(frame) if type(holder) is types.GeneratorType]
+        frame = frame.f_back
+    return generators
 
 
 def _may_iterate(value: Any) -> bool:

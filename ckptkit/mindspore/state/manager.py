@@ -191,6 +191,8 @@ class StateManager:
         """Return the same as `progress`, and note that the last batch has been trained."""
         self._sources.open_batch.end()
         self._sources.began_with = {}  # from here on, training changes them
+        for switches in self._sources.switches():
+            switches.end_step()
         self.examination.end_step()
         return self.progress()
 

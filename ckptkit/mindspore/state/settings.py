@@ -115,6 +115,7 @@ class Switches:
         self._restored: Mapping[str, Any] | None = None
         self._begun_at: int | None = None
         self._compiled: list[str] | None = None
+        self._staying: list[_Network] = []  # their modes at a save were taken for others, and have not changed
         self._told = False
         self._begun: str | None = None
 
@@ -123,7 +124,12 @@ class Switches:
         self.check_compiled(delivered, compiled=compiled)
         if compiled or mode_in_force() == "GRAPH":
             return  # the graph's modes are stored, and asking every cell takes longer than all else of a micro-step
-        stay = [network.kind for network in self._networks if network.note()]
+        self._staying = [network for network in self._networks if network.note()]
+
+    def end_step(self) -> None:
+        """Warn if a network trains in evaluation mode that a save took for one that will train."""
+        stay = [network.kind for network in self._staying if not network.modes()[0]]
+        self._staying = []
         if stay and not self._told:
             self._told = True
             _log.warning(

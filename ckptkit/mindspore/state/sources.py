@@ -206,6 +206,8 @@ class Sources:
         delivered = self.counting.deliver(batches)
         for switches in self._switches.values():
             switches.note(delivered, compiled=self.is_compiled)
+            if self.batches is None:  # the micro-step has ended; a batch that is handed out begins one
+                switches.end_step()
 
     def check_switches(self, delivered: int) -> None:
         for switches in self._switches.values():

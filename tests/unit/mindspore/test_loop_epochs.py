@@ -12,6 +12,7 @@ import pytest
 from mindspore import nn
 from support.process import run_python
 from support.training import begin_process, tensors
+from tqdm import tqdm
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
@@ -52,11 +53,13 @@ class Trainer:
             for p in self.network.get_parameters():
                 self.average[p.name] = 0.9 * self.average[p.name] + 0.1 * p.asnumpy()
             x = data["x"].asnumpy().tobytes().hex()
-            print(f"{epoch}.{i}", self.step, losses, factor, x, dataset.get_dataset_size(), flush=True)
+            rate = float(self.optimizer.learning_rate)
+            print(f"{epoch}.{i}", self.step, losses, factor, rate, x, dataset.get_dataset_size(), flush=True)
             die(f"{epoch}.{i}")
         return sum(losses)
 
     def evaluate(self):
+        self.network.set_train(False)
         kept = {p.name: p.asnumpy().copy() for p in self.network.get_parameters()}
         for p in self.network.get_parameters():
             ms.ops.assign(p, ms.Tensor(self.average[p.name]))
@@ -70,7 +73,8 @@ class Trainer:
         for epoch, dataset in ck.loop(root, self.dataset, 9, train=[self.network, self.optimizer],
                 save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait")).epochs:
             factor = np.random.rand() + 0.1 * epoch + 0.01 * score
-            ms.ops.assign(self.optimizer.learning_rate, ms.Tensor(0.1 * 0.9**epoch, ms.float32))
+            self.network.set_train()
+            ms.ops.assign(self.optimizer.learning_rate, self.optimizer.learning_rate * 0.9)
             die(f"{epoch} begins")
             self.history.append(self.train_epoch(epoch, dataset, factor))
             score = self.evaluate()
@@ -86,9 +90,41 @@ Trainer().train()
 DEATHS = ("0.0", "0.3", "1 begins", "1 ends", "2.5", "2 ends", "-")
 
 
-def lines_of(tmp_path, root, death):
+# The loop is the module's own; what it draws before the batches has its value for all of them.
+MODULE = """
+import os, random, signal, sys
+import mindspore as ms, mindspore.dataset as ds, numpy as np
+from mindspore import nn
+import ckptkit as ck
+
+ms.set_seed(1)
+random.seed(1)
+dataset = ds.NumpySlicesDataset(np.ones((6, 2), np.float32)).batch(1)
+network = nn.Dense(2, 1)
+run = ck.loop(sys.argv[1], dataset, 2, train=network, save=ck.SaveEvery(micro_steps=1),
+              saving=ck.Saving(when_busy="wait"))
+for epoch, dataset in run.epochs:
+    scale = random.random()
+    for (x,) in dataset:
+        ms.ops.assign(network.bias, network.bias + scale)
+        print(run.step, scale, network.bias.asnumpy(), flush=True)
+        if str(run.step) == sys.argv[2]:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_draw_before_the_first_epochs_batches_is_stored(tmp_path):
+    whole, _ = lines_of(tmp_path, "whole", "-", MODULE)
+    for death in ("3", "9", "-"):
+        life, said = lines_of(tmp_path, "run", death, MODULE)
+        assert life
+        assert [line for line in life if line not in whole] == []
+        assert "differs from the saved run" not in said
+
+
+def lines_of(tmp_path, root, death, program=PROGRAM):
     script = tmp_path / "script.py"
-    script.write_text(PROGRAM)
+    script.write_text(program)
     ended = run_python(str(script), str(tmp_path / root), death, folder=tmp_path, environment={}, timeout=120)
     ended.expect(0 if death == "-" else -signal.SIGKILL)
     return ended.stdout.splitlines(), ended.stderr
@@ -97,6 +133,7 @@ def lines_of(tmp_path, root, death):
 def test_killed_loop_of_epochs_resumes_exactly(tmp_path):
     whole, said = lines_of(tmp_path, "whole", "-")
     assert "no checkpoint" not in said
+    assert "evaluation mode" not in said  # each epoch sets the mode before its batches
     assert len(whole) > 3 * 7  # it stopped by itself, after three epochs or more
     lives = [lines_of(tmp_path, "run", death) for death in DEATHS]
     for life, said in lives:
@@ -166,6 +203,35 @@ def test_columns_and_lengths_are_those_of_the_dataset(tmp_path):
             shapes.append({name: (type(value), value.shape) for name, value in columns.items()})
         assert len(dataset) == dataset.get_dataset_size() == 3
     assert shapes == [{"x": (np.ndarray, (2, 2)), "y": (np.ndarray, (2, 1))}] * 6
+
+
+def counts_through_tqdm(training):
+    for _, dataset in training.run.epochs:
+        for i, (x, y) in enumerate(tqdm(dataset, disable=True)):
+            training.step(x + i, y)
+
+
+def gathers_in_a_comprehension(training):
+    for _, dataset in training.run.epochs:
+        training.losses = [training.step(x, y) for x, y in dataset]
+
+
+def sums_a_generator(training):
+    for _, dataset in training.run.epochs:
+        training.total = sum(training.step(x, y) or 1 for x, y in dataset)
+
+
+@pytest.mark.parametrize(
+    ("loop", "name"),
+    [
+        (counts_through_tqdm, "enumerate around the batches"),
+        (gathers_in_a_comprehension, "comprehension around the batches"),
+        (sums_a_generator, "comprehension around the batches"),
+    ],
+)
+def test_what_lies_in_no_variable_is_named(tmp_path, caplog, loop, name):
+    loop(Training(tmp_path))
+    assert name in caplog.text
 
 
 def goes_on_early(training):
