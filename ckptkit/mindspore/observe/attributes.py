@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 CACHED = type(functools.cache(lambda: None))  # the wrapper that functools.cache and lru_cache make
-_NONE: Mapping[str, Any] = types.MappingProxyType({})  # no dict that could be written to
+NO_ATTRIBUTES: Mapping[str, Any] = types.MappingProxyType({})  # no dict that could be written to
 _DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 # The attribute in which each keeps the function that it wraps.
 _ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
@@ -29,8 +29,8 @@ def own_attributes(owner: Any) -> Mapping[str, Any]:
         descriptor = kind.__dict__.get("__dict__")
         if descriptor is not None:
             attributes = descriptor.__get__(owner) if type(descriptor) in _DICT_DESCRIPTORS else None
-            return attributes if attributes is not None else _NONE
-    return _NONE
+            return attributes if attributes is not None else NO_ATTRIBUTES
+    return NO_ATTRIBUTES
 
 
 def attributes_of(owner: Any) -> Iterator[tuple[str, Any]]:

@@ -34,7 +34,13 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.core.tensors import dtype_of, leaf_of
-from ckptkit.mindspore.observe.attributes import attributes_of, items_of_dict, own_attributes, set_attribute
+from ckptkit.mindspore.observe.attributes import (
+    NO_ATTRIBUTES,
+    attributes_of,
+    items_of_dict,
+    own_attributes,
+    set_attribute,
+)
 from ckptkit.mindspore.observe.users import is_users_class
 from ckptkit.mindspore.observe.values import ATOMS, GENERATORS, extends_plain, generator_of, iterated, reduced, text_of
 from ckptkit.mindspore.parameters.apply import tensor_of
@@ -85,7 +91,8 @@ def signature_of(value: Any) -> Any:
         return name
     if issubclass(kind, (tuple, frozenset, types.ModuleType, enum.Enum)) or extends_plain(kind):
         return None
-    return name if is_users_class(kind) or own_attributes(value) else None
+    may_have_attributes = own_attributes(value) is not NO_ATTRIBUTES  # also one that has none yet
+    return name if is_users_class(kind) or may_have_attributes else None
 
 
 def has_content(value: Any) -> bool:

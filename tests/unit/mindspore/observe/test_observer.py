@@ -107,6 +107,17 @@ def described(value):
     return [*map(described, value)] if isinstance(value, tuple) else value
 
 
+@pytest.mark.parametrize("kind", [Meter, threading.local, types.SimpleNamespace])
+def test_first_attribute_of_an_object_is_stored(kind):
+    def act(given):
+        holder = given["meter"].holder
+        holder.calls = getattr(holder, "calls", 0) + 1
+
+    given, life, _ = lives(lambda: {"meter": Meter(holder=kind())}, act)
+    assert given["meter"].holder.calls == 4
+    assert life.unstored == {}
+
+
 def test_two_paths_to_one_list_lead_to_one_list_again():
     def make():
         return {"a": Meter(items=None), "b": Meter(items=None)}
