@@ -338,7 +338,7 @@ class Observer:
             if not self._slot_of_link(owner):
                 self._add_link(owner, is_named=is_named)
             return
-        if owner is not None and issubclass(type(held_by), _CONTAINERS):
+        if issubclass(type(held_by), _CONTAINERS) and owner is not None and node.step[0] != "attribute":
             why = self._add(owner, is_content=True)
             if not why:
                 return

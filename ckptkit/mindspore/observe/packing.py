@@ -74,7 +74,7 @@ class CannotPackError(Exception):
     """Says why a value cannot be stored, or not put back."""
 
 
-def signature_of(value: Any) -> Any:
+def signature_of(value: Any) -> Any:  # noqa: PLR0911 - one case per kind reads like a table
     """Return what two objects have in common if one can take over the content, and the place, of the other.
 
     None for a value that has no place of its own: it is stored with what holds it.
@@ -82,16 +82,19 @@ def signature_of(value: Any) -> Any:
     kind: Any = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"  # MindSpore gives cells another class of the same name
     if issubclass(kind, np.ndarray):
-        return (name, value.dtype, value.shape) if value.flags.writeable else None
+        return (name, value.dtype, value.shape) if value.flags.writeable or _shows_another(value) else None
     if issubclass(kind, ms.Tensor):
         return (name, value.dtype, value.shape) if issubclass(kind, ms.Parameter) else None
     if issubclass(kind, deque):
         return name, value.maxlen
     if issubclass(kind, (*_FILLED, nn.Cell, types.FunctionType, type, contextvars.ContextVar)):
         return name
-    if issubclass(kind, (tuple, frozenset, types.ModuleType, enum.Enum)) or extends_plain(kind):
+    if issubclass(kind, enum.Enum):
+        return (name, own_attributes(value)["_name_"]) if is_users_class(kind) else None
+    if issubclass(kind, (tuple, frozenset, types.ModuleType)) or extends_plain(kind):
         return None
-    may_have_attributes = own_attributes(value) is not NO_ATTRIBUTES  # also one that has none yet
+    # Also one that has no attributes yet, or only slots.
+    may_have_attributes = own_attributes(value) is not NO_ATTRIBUTES or next(attributes_of(value), None) is not None
     return name if is_users_class(kind) or may_have_attributes else None
 
 
@@ -104,7 +107,8 @@ def refilled(present: Any, content: Any) -> Any:
     """Return an object that is there, with the content of another of its kind."""
     kind: Any = type(present)
     if issubclass(kind, np.ndarray):
-        present[...] = content
+        if not _shows_another(present):
+            present[...] = content
     elif issubclass(kind, ms.Parameter):
         present.set_data(content)
     elif issubclass(kind, np.random.BitGenerator):
@@ -365,6 +369,11 @@ def _ordered(value: Any) -> Iterable[Any]:
         if issubclass(type(value), base):
             return sorted(base.__iter__(value), key=lambda item: text_of(item) or "")
     return iterated(value)
+
+
+def _shows_another(value: Any) -> bool:
+    """Return whether an array changes only with the one that it shows, which is put back itself."""
+    return not value.flags.writeable and value.base is not None
 
 
 def _is_own(value: Any) -> bool:

@@ -6,6 +6,7 @@ tensor above 1 MiB is read by a sample. Any thread.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import functools
 import io
@@ -228,6 +229,12 @@ _BY_BASE: tuple[tuple[Any, Callable[[Any], str | None]], ...] = (
     (PurePath, lambda value: f"{type(value).__name__} {value}"),
     ((set, frozenset), _text_of_set),
     (GENERATORS, _text_of_generator),
+    # A private base class: of c_int and its like.
+    (
+        (ctypes._SimpleCData, ctypes.Array, ctypes.Structure),
+        lambda value: f"{type(value).__name__} {_text_of_atom(bytes(value))}",
+    ),
+    (np.random.SeedSequence, lambda value: f"SeedSequence {value.n_children_spawned}"),
 )
 
 

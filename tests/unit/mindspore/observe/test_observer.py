@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import collections
 import copy
+import ctypes
+import enum
+import graphlib
 import sys
 import threading
 import types
@@ -105,6 +108,68 @@ def described(value):
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
     return [*map(described, value)] if isinstance(value, tuple) else value
+
+
+class Reservoir(list):
+    offered = 0
+
+
+class Regime(enum.Enum):
+    EXPLORE = 1
+
+
+@pytest.mark.parametrize(
+    ("make", "act", "result"),
+    [
+        (Reservoir, lambda reservoir: setattr(reservoir, "offered", reservoir.offered + 1), lambda held: held.offered),
+        (
+            lambda: graphlib.TopologicalSorter({1: [2]}),
+            lambda sorter: sorter.add(1, 2),
+            lambda held: held._node2info[1].npredecessors - 1,
+        ),
+    ],
+    ids=["list", "slots"],
+)
+def test_attributes_of_lists_and_slots_are_stored(make, act, result):
+    given, life, _ = lives(lambda: {"meter": Meter(held=make())}, lambda given: act(given["meter"].held))
+    assert result(given["meter"].held) == 4
+    assert life.unstored == {}
+
+
+def test_attributes_of_enum_members_are_stored():
+    given = {"meter": Meter(regime=Regime.EXPLORE)}
+    life = Life(None, given)
+    life.step(lambda: setattr(Regime.EXPLORE, "spent", 2))
+    saved = life.save()
+    del Regime.EXPLORE.spent
+    Life(saved, given).begin()
+    assert Regime.EXPLORE.spent == 2
+
+
+def test_array_and_its_view_stay_one():
+    def make():
+        values = np.zeros(3)
+        return {"meter": Meter(view=np.lib.stride_tricks.sliding_window_view(values, 2), values=values)}
+
+    def act(given):
+        given["meter"].values[:] += 1
+
+    given, _, _ = lives(make, act)
+    assert given["meter"].view.tolist() == [[4, 4], [4, 4]]
+    act(given)
+    assert given["meter"].view.tolist() == [[5, 5], [5, 5]]
+
+
+class Bucket(ctypes.Structure):
+    _fields_ = (("hits", ctypes.c_int),)
+
+
+def test_what_ctypes_hold_is_named():
+    given = {"meter": Meter(held=Bucket())}
+    life = Life(None, given)
+    life.step(lambda: setattr(given["meter"].held, "hits", 5))
+    life.save()
+    assert [*life.unstored] == ["stateful['meter'].held"]
 
 
 @pytest.mark.parametrize("kind", [Meter, threading.local, types.SimpleNamespace])
