@@ -188,8 +188,8 @@ class Loop(Iterable[Any]):
             ResumeError: If the data has no length; or later, if the loop goes on without all batches of an epoch.
         """
         if not self.point.complete:
-            self.size_of_epoch()
-        return _Epochs(self, self._batches, self._bodies())
+            self._size_of_epoch()
+        return _Epochs(self, self._state, self._batches, self._bodies())
 
     @property
     def epoch_ends(self) -> bool:
@@ -198,9 +198,9 @@ class Loop(Iterable[Any]):
         Raises:
             ResumeError: If the data has no length.
         """
-        return self.batch + 1 == self.size_of_epoch()
+        return self.batch + 1 == self._size_of_epoch()
 
-    def size_of_epoch(self) -> int:
+    def _size_of_epoch(self) -> int:
         """Return how many batches the epoch has; ResumeError if the data does not say."""
         size = self._batches.position.size
         if size is None:
@@ -232,17 +232,9 @@ class Loop(Iterable[Any]):
         self._reason = reason
 
     @property
-    def is_stopping(self) -> bool:
+    def _is_stopping(self) -> bool:
         """Whether `stop` ends the training with this batch; with many ranks it waits for the end of the epoch."""
         return self._reason is not None and self._manager.ranks == 1
-
-    def note_place(self, *, is_within_epoch: bool) -> None:
-        """Note which variables matter where a loop of epochs asks for its next batch or epoch."""
-        self._state.examination.note_place(is_within_epoch=is_within_epoch)
-
-    def undo_changes(self) -> None:
-        """Undo what a loop of epochs changed since the restore, before the first batch of an epoch that had begun."""
-        self._state.start.undo_changes()
 
     def fence(self) -> None:
         """Make sure that no save reads the weights any more; call it before the body changes them otherwise.
@@ -329,9 +321,9 @@ class _Iterator(Iterator[Any]):
 class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
     """Iterates over the epochs of a `Loop`; nobody else holds it, so that a ``break`` ends it."""
 
-    def __init__(self, loop: Loop, batches: Resumable, bodies: Iterator[Any]) -> None:
+    def __init__(self, loop: Loop, state: StateManager, batches: Resumable, bodies: Iterator[Any]) -> None:
         batches.handed_out_by(self)
-        self._loop, self._batches, self._bodies = loop, batches, bodies
+        self._loop, self._state, self._batches, self._bodies = loop, state, batches, bodies
         # An epoch's first batch is taken before the loop's code for the epoch runs: there a checkpoint between two
         # epochs goes on, and what the code makes has changed since. One within an epoch goes on after this code.
         self._takes_first = loop.point.complete or loop.point.batch == 0
@@ -342,16 +334,16 @@ class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
 
     def __next__(self) -> tuple[int, EpochBatches]:
         loop = self._loop
-        if self._left and not loop.is_stopping:
+        if self._left and not loop._is_stopping:
             raise ResumeError(
                 f"the loop goes on after epoch {loop.epoch} without {many(self._left, 'batch', 'batches')} of it, and "
                 "no resume would be exact. Shorten the dataset with take(), or call run.stop(reason) before the break"
             )
-        loop.note_place(is_within_epoch=False)
+        self._state.examination.note_place(is_within_epoch=False)
         if self._takes_first:
             self._taken = [next(self._bodies)]
         self._takes_first, self._is_given, self._is_iterated = True, False, False
-        batches = EpochBatches(self, self._batches, loop.size_of_epoch())
+        batches = EpochBatches(self, self._batches, loop._size_of_epoch())
         self.begun = loop.batch
         self._left = len(batches) - self.begun
         return loop.epoch, batches
@@ -372,9 +364,9 @@ class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
         self._is_given = True
         if is_first:
             if self.begun:  # the loop has done again what precedes the batches, parameters and draws included
-                loop.undo_changes()
-            loop.note_place(is_within_epoch=True)
-        elif not self._left or loop.is_stopping:
+                self._state.start.undo_changes()
+            self._state.examination.note_place(is_within_epoch=True)
+        elif not self._left or loop._is_stopping:
             loop.fence()
             raise StopIteration
         try:
@@ -449,14 +441,13 @@ class _EpochIterator(Iterator[Any]):
             return None
         epochs = self._batches.running()
         batch = self._form(epochs.next_batch())
-        if not self._has_begun:
-            self._has_begun = self._is_moving = True
-            counters = (
-                [holder for holder in gc.get_referrers(self) if type(holder) is enumerate] if epochs.begun else []
-            )
-            for _ in range(epochs.begun):  # an enumerate asks for a batch, and counts it afterwards
-                [*map(next, counters)]
+        if epochs.begun and not self._has_begun:
+            self._is_moving = True
+            for counter in gc.get_referrers(self):
+                for _ in range(epochs.begun if type(counter) is enumerate else 0):
+                    next(counter)  # asks for a batch, and counts it afterwards
             self._is_moving = False
+        self._has_begun = True
         return batch
 
 
