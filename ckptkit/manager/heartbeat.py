@@ -440,7 +440,7 @@ def _is_outage(error: BaseException) -> bool:
 
 def _chain(error: BaseException | None) -> list[BaseException]:
     chain: list[BaseException] = []
-    while error is not None and error not in chain:
+    while error is not None and all(error is not known for known in chain):  # an error may define its own ==
         chain.append(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return chain

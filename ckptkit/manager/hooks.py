@@ -34,7 +34,8 @@ class Suspect(StrictModel):
     fix: str
 
 
-Save: TypeAlias = Callable[[Mapping[str, float]], SaveHandle]  # now; with these metrics in addition to the call's
+# Saves now; stores these metrics in addition to those of the call.
+Save: TypeAlias = Callable[[Mapping[str, float]], SaveHandle]
 # Waits until what was saved is committed and, where that is due, at the mirrors; above rank 0, for this rank's parts.
 # It raises `NotEndedError` if that takes longer.
 Wait: TypeAlias = Callable[[timedelta | None], None]

@@ -394,12 +394,21 @@ class Chain:
             uploader: Uploader | PartUploader
             if rank_sync.leads:
                 keep = mirror.keep if mirror.keep is not None else self._keep
-                run = self.homes, mirror.storage, opened.document, opened.run_id, keep
-                brings_home, ranks = mirror is bringer, rank_sync.size
-                uploader = Uploader(*run, brings_home=brings_home, ranks=ranks, patience=patience, pace=pace)
+                uploader = Uploader(
+                    self.homes,
+                    mirror.storage,
+                    opened.document,
+                    opened.run_id,
+                    keep,
+                    brings_home=mirror is bringer,
+                    ranks=rank_sync.size,
+                    patience=patience,
+                    pace=pace,
+                )
             else:
-                part = self._local, mirror.storage, opened.document, rank_sync.rank, patience
-                uploader = PartUploader(*part, pace=pace)
+                uploader = PartUploader(
+                    self._local, mirror.storage, opened.document, rank_sync.rank, patience, pace=pace
+                )
             # An error of one rank's upload would end that rank alone; the end of the training raises it.
             tolerant = self._tolerant or not mirror.required or not rank_sync.is_alone
             self._uploads.append(Uploads(mirror, self._local, uploader, tolerant=tolerant, monotonic=monotonic))

@@ -102,8 +102,10 @@ class SignalWatch:
         if threading.current_thread() is not threading.main_thread():
             return False
         with self._lock:  # an earlier signal may still be unread, if the last listener left in another thread
-            self._read()
+            acts = self._read()
             self._listeners = [weakref.ref(alive) for alive in (*self._alive(), listener)]
+        for act in acts:
+            act()
         if self._line is None:
             self._install()
         self._take()
@@ -113,17 +115,18 @@ class SignalWatch:
         """Deliver signals that the thread has not read yet; free of cost without a signal."""
         if self._pending:
             self._pending = False  # first: later signals set it again
-            with self._lock:
-                self._read()
+            self._deliver()
 
     def leave(self, listener: PreemptionRequest) -> bool:
         """Deliver pending signals to ``listener``, then remove it; return whether no listener is left."""
         with self._lock:
-            self._read()
+            acts = self._read()
             self._listeners = [weakref.ref(alive) for alive in self._alive() if alive is not listener]
             # In between, the handler wrote to the line if it saw a listener; otherwise it called the former handler.
-            self._read(late=listener)
+            acts += self._read(late=listener)
             alone, line = not self._listeners, self._line
+        for act in acts:
+            act()
         if alone and line is not None and threading.current_thread() is threading.main_thread():
             self._restore(line)
             with self._lock:  # a thread that still reads the line would take the last byte, and its own could not end
@@ -183,13 +186,23 @@ class SignalWatch:
     def _watch(self, line: _Line) -> None:
         line.wait()
         while not line.over:
-            with self._lock:
-                self._read()
+            self._deliver()
             line.wait()
         line.close()
 
-    def _read(self, *, late: PreemptionRequest | None = None) -> None:
-        """Deliver pending signals, or to ``late`` only those that the handler took; the caller holds the lock."""
+    def _deliver(self) -> None:
+        with self._lock:
+            acts = self._read()
+        for act in acts:
+            act()
+
+    def _read(self, *, late: PreemptionRequest | None = None) -> list[Callable[[], None]]:
+        """Deliver pending signals, or to ``late`` only those that the handler took; the caller holds the lock.
+
+        What is returned is to be called without the lock: it logs, which may block, and training must go on to its
+        save meanwhile.
+        """
+        acts = []
         listeners = self._alive() if late is None else [late]
         for number in self._line.read() if self._line is not None else ():
             if not number & _FROM_PYTHON:
@@ -200,8 +213,8 @@ class SignalWatch:
                 self._unseen_from_python.discard(number)
                 continue
             if number in self._former:
-                for listener in listeners:
-                    listener.heard(number)
+                acts += [listener.heard(number) for listener in listeners]
+        return [act for act in acts if act is not None]
 
     def _before_fork(self) -> None:
         if self._line is not None:  # a child without its own handlers must not write into our pipe
@@ -273,8 +286,11 @@ class PreemptionRequest:
         url: str,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._options, self._newest, self._monotonic = options, newest, monotonic
-        self.exits, self.url = options.then == "exit", url
+        self._options = options
+        self.exits = options.then == "exit"
+        self._newest = newest
+        self.url = url
+        self._monotonic = monotonic
         self._lock = threading.RLock()  # in C: a Condition's own `with` may leave it taken after Ctrl-C
         self._changed = threading.Condition(self._lock)
         self._asked_at: float | None = None
@@ -334,28 +350,37 @@ class PreemptionRequest:
                     self.ask(f"the file {os.fspath(when)} is there (remove it before the next start)")
         return self.is_asked
 
-    def heard(self, number: int) -> None:
-        """Handle a signal; of `SIGNALS`, in any thread."""
+    def heard(self, number: int) -> Callable[[], None] | None:
+        """Handle a signal; the caller holds the lock of `SIGNALS`, and runs what is returned without it. Any thread."""
         name, now = name_of(number), self._monotonic()
         if self._heard_at is None:
             self._number, self._heard_at = number, now
             is_term = number == signal.SIGTERM
             dead = dead_children() if is_term else ()
             dead_child = next((how for pid, how in dead if pid not in self._dead_before), "")
-            self.ask(name, dead_child, request="terminated" if is_term else "asked")
-        elif timedelta(seconds=now - self._heard_at) >= _ONE_SIGNAL:
-            self._die(f"{name} arrived again after {self.why}, so the process ends without waiting")
+            is_new = self._request(name, dead_child, "terminated" if is_term else "asked")
+            return self._announce if is_new else None
+        if timedelta(seconds=now - self._heard_at) < _ONE_SIGNAL:
+            return None
+        return lambda: self._die(f"{name} arrived again after {self.why}, so the process ends without waiting")
 
-    def ask(self, why: str, dead_child: str = "", *, request: Request = "asked") -> None:
+    def ask(self, why: str, dead_child: str = "") -> None:
         """Request the end, unless somebody has already; any thread."""
+        if self._request(why, dead_child, "asked"):
+            self._announce()
+
+    def _request(self, why: str, dead_child: str, request: Request) -> bool:
         with self._lock:
             if self._asked_at is not None or self._settled:
-                return
+                return False
             self.why = f"{why} after {dead_child}" if dead_child else why
             self.dead_child = dead_child
             self._newest_before = self._newest()
             self._asked_at = self._monotonic()  # last: the training thread looks at it without the lock
             HEARTBEAT.request("child-died" if dead_child else request, self.why)
+            return True
+
+    def _announce(self) -> None:
         if self.exits:
             try:
                 Worker(self._enforce, "ckptkit-grace").start()

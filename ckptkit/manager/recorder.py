@@ -68,7 +68,9 @@ class Recorder:
     def __init__(
         self, log: EventLog | None, began: Began, *, clock: Callable[[], datetime], monotonic: Callable[[], float]
     ) -> None:
-        self._log, self._clock, self._monotonic = log, clock, monotonic
+        self._log = log
+        self._clock = clock
+        self._monotonic = monotonic
         self._began_at = self._stored_at = monotonic()
         self._lock = threading.Lock()  # guards the events that wait
         self._storing = threading.Lock()
@@ -140,8 +142,8 @@ class Recorder:
 
     def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
         with self._harmless():
-            at, name = self._clock().isoformat(), str(checkpoint)
-            self._add(SaveFailed(at=at, checkpoint=name, progress=progress, **_described(error)))
+            at = self._clock().isoformat()
+            self._add(SaveFailed(at=at, checkpoint=str(checkpoint), progress=progress, **_described(error)))
 
     def interval(self, event: Interval) -> None:
         """Record what `SaveEvery.auto` chose; each stored file says it anew, because a start reads the last ones."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -465,8 +466,10 @@ class Run:
             return self._confirm(committed, moment.capture.progress)
 
     def _wait_a_while(self, left: Countdown) -> None:
-        with contextlib.suppress(NotEndedError):
-            self.results.drain(timedelta(seconds=min(A_WHILE.total_seconds(), left())))
+        """Wait for the save under way; with many ranks only a little, because all of them meet again and again."""
+        seconds = left() if self.rank_sync.is_alone else min(A_WHILE.total_seconds(), left())
+        with contextlib.suppress(NotEndedError):  # without a limit, the wait says in the log how it goes on
+            self.results.drain(None if math.isinf(seconds) else timedelta(seconds=seconds))
 
     def _meet_due(
         self, state: Capturable, metrics: Metrics, progress: Progress

@@ -204,7 +204,9 @@ class EndSchedule:
     def __init__(
         self, preemption: PreemptionRequest, rank_sync: RankSync, results: SaveResults, monotonic: Callable[[], float]
     ) -> None:
-        self._preemption, self._rank_sync, self._results = preemption, rank_sync, results
+        self._preemption = preemption
+        self._rank_sync = rank_sync
+        self._results = results
         self._monotonic = monotonic
         self._seconds: deque[float] = deque(maxlen=_LEAST)
         self._since: float | None = None

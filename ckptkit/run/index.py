@@ -165,15 +165,15 @@ class Index(Documents):
     def documented(self) -> frozenset[int]:
         return list_attempts(self.storage)
 
-    @property
+    @cached_property
     def attempts(self) -> frozenset[int]:
         return self.documented.difference(self._ignoring)
 
-    @property
+    @cached_property
     def orphans(self) -> frozenset[int]:
         return frozenset(self._by_attempt) - self.attempts
 
-    @property
+    @cached_property
     def highest(self) -> int:
         return max([0, *self.documented, *self._by_attempt])
 

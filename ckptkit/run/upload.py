@@ -169,7 +169,7 @@ class Uploader(_Uploads):
             self._receipts.hurry()
 
     def sweep(self) -> bool:
-        """Remove what earlier attempts left at the mirror ; return whether some stays."""
+        """Remove what earlier attempts left at the mirror; return whether some stays."""
         sweep(self._mirror, self._attempt, has_mirror=True, stuck=self._stuck)
         return bool(self._stuck)
 

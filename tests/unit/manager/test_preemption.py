@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import signal
 import socket
@@ -680,7 +681,9 @@ def test_first_signal_after_another_request_ends_nothing(monkeypatch):
     for seconds in (5, 0.4, 5):
         assert died == []
         clock.now += seconds
-        preemption.heard(signal.SIGTERM)
+        act = preemption.heard(signal.SIGTERM)
+        if act is not None:
+            act()
     assert len(died) == 1
     preemption.settle()
 
@@ -707,6 +710,29 @@ def test_sigterm_names_a_data_worker_that_died(monkeypatch):
         preemption.settle()
         child.wait()
         assert child.returncode is not None  # its end was not taken from whoever waits for it
+
+
+@pytest.mark.usefixtures("own")
+def test_a_log_that_blocks_holds_up_no_final_save(monkeypatch):
+    """The thread that reads the signal waits for the log, and training must learn of the request nevertheless."""
+    is_logging, may_go_on, is_over = threading.Event(), threading.Event(), threading.Event()
+
+    class Blocking(logging.Handler):
+        def emit(self, record):
+            is_logging.set()
+            may_go_on.wait(10)
+            is_over.set()
+
+    preemption = request()
+    preemption.begin()
+    monkeypatch.setattr(logging.getLogger("ckptkit"), "handlers", [Blocking()])
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert is_logging.wait(60)
+    assert preemption.poll()
+    assert not is_over.is_set()
+    may_go_on.set()
+    preemption.settle()
+    preemption.end()
 
 
 def test_ctrl_c_is_named_where_it_may_have_come():
