@@ -80,8 +80,11 @@ def run_doctor(
         )
     if report.stateful or report.ignore:
         given = ", ".join(f"{name!r}: {owner}" for name, owner in report.stateful.items())
-        pasted = [f"stateful={{{given}}}"] if given else []
-        pasted += [f"training=Training(ignore={report.ignore})"] if report.ignore else []
+        pasted = []
+        if given:
+            pasted.append(f"stateful={{{given}}}")
+        if report.ignore:
+            pasted.append(f"training=Training(ignore={report.ignore})")
         lines.append(f"ready to paste: {', '.join(pasted)}")
     for url in report.others:
         lines.append(f"not examined: run root {url}, which the script restores as well: give it a script of its own")
@@ -112,9 +115,12 @@ def _cases(report: Report) -> list[Case]:
 def _lines(report: Report, command: str) -> Iterator[Part]:
     kills = []
     for life in report.lives:
-        if life.planned_kill is not None:
-            rank = "all ranks" if life.killed_ranks is None else f"rank {life.killed_ranks[0]}"
-            kills.append((f"{life.planned_kill} ({rank})" if life.ranks else f"{life.planned_kill}", life.own_saves))
+        if life.planned_kill is None:
+            continue
+        words = str(life.planned_kill)
+        if life.ranks:
+            words += " (all ranks)" if life.killed_ranks is None else f" (rank {life.killed_ranks[0]})"
+        kills.append((words, life.own_saves))
     killed = ", ".join(words for words, own_saves in kills if not own_saves)
     own = "".join(f", and after {words} with its own saves" for words, own_saves in kills if own_saves)
     own += ", resumed from the mirror alone" if any(life.is_from_mirror for life in report.lives) else ""

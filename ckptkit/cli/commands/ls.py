@@ -103,5 +103,6 @@ def _cells(info: CheckpointInfo, checkpoint: dict[str, Any], now: datetime) -> l
     why = ["corrupt" if checkpoint["problem"] is not None else _WHY.get(kept, kept)]
     if checkpoint["parent_of"] is not None:
         why.append(f"parent of {checkpoint['parent_of']}")
-    why += ["certified"] if checkpoint["certified_from"] else []
+    if checkpoint["certified_from"]:
+        why.append("certified")
     return [*cells, size(checkpoint["new_bytes"]), ", ".join(why)]

@@ -48,15 +48,21 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[NewFile]:
     with _storage_errors(path):
         descriptor = SYSTEM.open_new(temporary)
     try:
-        yield NewFile(path, descriptor)
+        try:
+            yield NewFile(path, descriptor)
+            with _storage_errors(path):
+                SYSTEM.fsync(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):  # a network file system fails again here; the first error says more
+                os.close(descriptor)
+            raise
         with _storage_errors(path):
-            SYSTEM.fsync(descriptor)
+            os.close(descriptor)
             if overwrite:
                 SYSTEM.replace(temporary, path)
             else:
                 _link(temporary, path)
     finally:
-        os.close(descriptor)
         with contextlib.suppress(FileNotFoundError):
             SYSTEM.unlink(temporary)
     try:

@@ -176,5 +176,6 @@ def of_an_optimizer(shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
         prefix, _, weight = name.partition(".")
         if prefix in _MOMENTS and shapes.get(weight) == shapes[name]:
             beside = _MOMENTS[prefix]
-            moments |= {name} if beside is None or f"{beside}.{weight}" in shapes else set()
+            if beside is None or f"{beside}.{weight}" in shapes:
+                moments.add(name)
     return frozenset(counters | moments)

@@ -39,12 +39,17 @@ class HealthVerdict:
 
 
 def judge(story: RunStory) -> HealthVerdict:
-    bad, attention, good, last = list(_bad(story)), list(_attention(story)), list(_good(story)), story.last
-    headline = _HEADLINES[last.how] if last.how is not None or last.tells_exit else _UNKNOWN
-    if last.how is None and last.tells_exit and last.cause is not None:
+    bad, attention = list(_bad(story)), list(_attention(story))
+    last = story.last
+    if last.how is None and not last.tells_exit:
+        headline = _UNKNOWN
+    elif last.how is None and last.cause is not None:
         headline = f"The last attempt ended ({last.ended}): {last.cause_message}"
-    health: Literal["good", "attention", "bad"] = "bad" if bad else "attention" if attention else "good"
-    return HealthVerdict(health, headline, bad, attention, good)
+    else:
+        headline = _HEADLINES[last.how]
+    return HealthVerdict(
+        "bad" if bad else "attention" if attention else "good", headline, bad, attention, list(_good(story))
+    )
 
 
 def lines_of(story: RunStory) -> Iterator[str]:

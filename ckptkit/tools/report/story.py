@@ -285,9 +285,17 @@ class _Teller:
                 attempt.points.append(event)
                 attempt.see(at, event.last)
             elif isinstance(event, Saved):
-                took, stall, at_save = event.took_seconds, event.stall_seconds, event.progress
-                save = Save(event.checkpoint, at_save.updates, at_save.epoch, at, event.size_bytes, took, stall)
-                attempt.saves.append(save)
+                attempt.saves.append(
+                    Save(
+                        event.checkpoint,
+                        event.progress.updates,
+                        event.progress.epoch,
+                        at,
+                        event.size_bytes,
+                        event.took_seconds,
+                        event.stall_seconds,
+                    )
+                )
                 attempt.skipped_saves = max(attempt.skipped_saves, event.skipped_saves)
                 attempt.see(at, event.progress.updates)
             elif isinstance(event, SaveFailed):
@@ -314,11 +322,15 @@ class _Teller:
         others = [info for info in rows.shown if info.name not in recorded]
         for info, manifest in zip(others, each_of(others, self._manifest), strict=True):
             attempt = self._attempts.setdefault(info.attempt, Attempt(info.attempt))
-            save = Save(info.name, None, None, time_of(info.created_at), None)
-            if (at := info.progress) is not None:
-                save = replace(save, step=at.updates, epoch=at.epoch, size_bytes=info.size_bytes)
-            if manifest is not None:
-                save = replace(save, stall_seconds=manifest.cost.stall_seconds)
+            progress = info.progress
+            save = Save(
+                info.name,
+                progress.updates if progress is not None else None,
+                progress.epoch if progress is not None else None,
+                time_of(info.created_at),
+                info.size_bytes if progress is not None else None,
+                stall_seconds=manifest.cost.stall_seconds if manifest is not None else None,
+            )
             attempt.saves.append(save)
             attempt.see(save.at, save.step)
         for attempt in self._attempts.values():
@@ -345,7 +357,8 @@ class _Teller:
             attempt.removals = [replace(removal, step=steps.get(removal.checkpoint)) for removal in attempt.removals]
             if attempt.from_step is None and attempt.host:
                 attempt.from_step = 0 if attempt.parent is None else steps.get(attempt.parent)
-        for attempt in attempts:  # which began with the last state of a finished training, and did nothing more
+        for attempt in attempts:
+            # Did it begin with the last state of a finished training, and do nothing more?
             parent = CheckpointName.parse(attempt.parent or "")
             before = self._attempts.get(parent.attempt) if parent is not None else None
             if before is None or before.how not in ("finished", "complete") or before.to_step != attempt.from_step:

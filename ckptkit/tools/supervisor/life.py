@@ -270,9 +270,11 @@ class _Follower:
             if number in END_SIGNALS or (number == signal.SIGUSR1 and not is_received):
                 # A rank that does not know SIGUSR1 would die of it. A terminal that is closed, or a time limit, is no
                 # reason to lose what can still be saved.
-                instead, now = number if number == signal.SIGINT else signal.SIGTERM, self._job.monotonic()
+                instead = number if number == signal.SIGINT else signal.SIGTERM
+                now = self._job.monotonic()
                 if self._life.asked is None:
-                    self._life.asked, self._asked_at = number, now
+                    self._life.asked = number
+                    self._asked_at = now
                     self._ask_to_end(instead)
                 elif now - self._asked_at > _SAME_SECONDS:  # asked a second time: kill it soon
                     self._pass_on(instead)
@@ -289,9 +291,11 @@ class _Follower:
         have a handler for it.
         """
         ranks = [*self._ranks]
-        for pid in descendants(os.getpid()) if not ranks else ():  # the process group of the command
-            with contextlib.suppress(ProcessLookupError):
-                ranks += [pid] if os.getpgid(pid) == self._command.pid else []
+        if not ranks:  # the process group of the command
+            for pid in descendants(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    if os.getpgid(pid) == self._command.pid:
+                        ranks.append(pid)
         receivers = [pid for pid in ranks if not caught_only or catches(pid, number)]
         send(receivers, number)
         send(receivers, signal.SIGCONT)

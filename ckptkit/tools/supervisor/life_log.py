@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
 
 from ckptkit.errors import CkptKitError
 from ckptkit.format.events import Event, LifeEnded, Stacks, plain_line
@@ -45,8 +44,17 @@ class LifeLog:
         if leader is not None and leader.root and leader.attempt > 0:
             self._root = leader.text("root")
             self._attempts[self._root] = leader.attempt
-        whose: dict[str, Any] = {"at": event.at, "supervisor": self._token, "number": event.number}
-        stacks = [Stacks(**whose, rank=stack.rank, pid=stack.pid, lines=list(stack.lines)) for stack in life.stacks]
+        stacks = [
+            Stacks(
+                at=event.at,
+                supervisor=self._token,
+                number=event.number,
+                rank=stack.rank,
+                pid=stack.pid,
+                lines=list(stack.lines),
+            )
+            for stack in life.stacks
+        ]
         before = [*self._waiting.pop(_UNKNOWN, ()), *self._waiting.pop(self._root, ())]
         self._waiting[self._root] = [*before, event, *stacks][-_MOST:]
         for root in [*self._waiting]:

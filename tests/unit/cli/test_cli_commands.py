@@ -39,13 +39,13 @@ def root(tmp_path):
     return tmp_path / "run"
 
 
-def names_in(told: str) -> list[str]:
-    return [line.split()[1] for line in told.splitlines() if " a0000" in line]
+def names_in(text: str) -> list[str]:
+    return [line.split()[1] for line in text.splitlines() if " a0000" in line]
 
 
 def test_older_checkpoints_are_counted_or_shown(capsys, monkeypatch):
     golden = str(Path(__file__).parents[2] / "exactness/golden/v1/numpy")
-    for newest, told in (
+    for newest, left_out in (
         (3, ["2 older checkpoints are not shown; --all shows every one"]),
         (4, ["1 older checkpoint is not shown; --all shows every one"]),
         (5, []),
@@ -56,7 +56,7 @@ def test_older_checkpoints_are_counted_or_shown(capsys, monkeypatch):
         assert len(names) == 5
         assert run_ls(golden, now=NOW) == 0
         text = capsys.readouterr().out
-        assert (names_in(text), [line for line in text.splitlines() if "older" in line]) == (names[-newest:], told)
+        assert (names_in(text), [line for line in text.splitlines() if "older" in line]) == (names[-newest:], left_out)
         assert run_ls(golden, now=NOW, as_json=True) == 0
         printed = json.loads(capsys.readouterr().out)
         shown = [checkpoint["name"] for checkpoint in printed["checkpoints"]]

@@ -201,13 +201,15 @@ def ended(cause_code):
 
 def read(path):
     if path.suffix == ".json":
-        found = json.loads(path.read_text())
-        ranks = {(one["rank"], one["phase"]): one for one in found["ranks"]}
-        return found["lives"], found["seconds"], {where: one["micro_step"] for where, one in ranks.items()}
-    families = {one.name: one.samples for one in text_string_to_metric_families(path.read_text())}
-    lives = {one.labels["cause"]: one.value for one in families["ckptkit_lives"]}
-    seconds = {one.labels["phase"]: one.value for one in families["ckptkit_seconds"]}
-    steps = {(int(one.labels["rank"]), one.labels["phase"]): one.value for one in families["ckptkit_micro_step"]}
+        values = json.loads(path.read_text())
+        steps = {(rank["rank"], rank["phase"]): rank["micro_step"] for rank in values["ranks"]}
+        return values["lives"], values["seconds"], steps
+    families = {family.name: family.samples for family in text_string_to_metric_families(path.read_text())}
+    lives = {sample.labels["cause"]: sample.value for sample in families["ckptkit_lives"]}
+    seconds = {sample.labels["phase"]: sample.value for sample in families["ckptkit_seconds"]}
+    steps = {
+        (int(sample.labels["rank"]), sample.labels["phase"]): sample.value for sample in families["ckptkit_micro_step"]
+    }
     return lives, seconds, steps
 
 
@@ -231,7 +233,7 @@ def test_ranks_and_lives_are_written(tmp_path, name):
     assert (lives, steps, seconds["down"]) == ({"killed": 1}, {}, 2.5)
     metrics.end_life(event)
     assert read(path)[0] == {"killed": 2}
-    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
 def test_file_that_cannot_be_written_is_told_once(tmp_path):

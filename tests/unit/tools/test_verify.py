@@ -65,7 +65,10 @@ def test_every_file_of_a_checkpoint_is_looked_at(root):
     # No checkpoint needs events; `ckptkit report` says which are damaged.
     keys = sorted(key for key in pristine if not key.startswith("events/"))
     for key, how in itertools.product(keys, ("flip", "cut", "missing")):
-        (root / key).unlink() if how == "missing" else (root / key).write_bytes(corrupted(pristine[key], how))
+        if how == "missing":
+            (root / key).unlink()
+        else:
+            (root / key).write_bytes(corrupted(pristine[key], how))
         found = audited(root)
         wrong = [*found.problems, *(problem for proof in found.checkpoints for problem in proof.problems)]
         if key.endswith("/COMMIT") and how == "missing":

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from support import ranked_training
 from support.doctor_lives import life, run_doctor, stepped
-from support.process_ranks import environment, launcher
+from support.process_ranks import launcher
 from support.thread_ranks import results_of, run_ranks
 
 from ckptkit.core.progress import ResumePoint
@@ -45,14 +45,6 @@ from ckptkit.tools.doctor.result import DoctorOptions, UnusableScriptError
 SCRIPT, Seen = ranked_training.__file__, ranked_training.Run
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def examined(capsys, *what, **options):
     chosen = DoctorOptions(**{"steps": 12, "time_limit": timedelta(seconds=60), **options})
     code = run_doctor(launcher(2, SCRIPT, *what), chosen, keep="kept", as_json=True)
@@ -60,29 +52,29 @@ def examined(capsys, *what, **options):
     return code, json.loads(out) if out else said
 
 
-def killed_in(here: Path, life_name: str) -> list[int]:
-    traces = read_traces(here / "kept" / f"{life_name}.trace")
+def killed_in(ranked: Path, life_name: str) -> list[int]:
+    traces = read_traces(ranked / "kept" / f"{life_name}.trace")
     return [rank for rank, events in enumerate(traces) if any(isinstance(event, KilledEvent) for event in events)]
 
 
-def test_lives_lose_one_rank_or_all_and_every_rank_is_compared(here, capsys):
+def test_lives_lose_one_rank_or_all_and_every_rank_is_compared(ranked, capsys):
     code, found = examined(capsys, kills=3)
     assert (code, found["exact"], found["ranks"], found["steps"]) == (0, True, 2, 12)
     lives = found["lives"]
     assert [one["killed_rank"] for one in lives] == [None, None, 1, None, 0, None]
-    assert killed_in(here, lives[2]["name"]) == [1]  # the faults fired, in these ranks
-    assert killed_in(here, lives[3]["name"])
-    assert killed_in(here, lives[4]["name"]) == [0]
+    assert killed_in(ranked, lives[2]["name"]) == [1]  # the faults fired, in these ranks
+    assert killed_in(ranked, lives[3]["name"])
+    assert killed_in(ranked, lives[4]["name"]) == [0]
     kills = [one["killed_after"] or 12 for one in lives]
     assert found["compared"] == 2 * sum(kill - one["began_at"] for kill, one in zip(kills[1:], lives[1:], strict=True))
-    assert not (here / "run").exists()
-    assert not list(here.glob("trained-*"))
-    storage = open_storage(next((here / "kept" / "root-3").iterdir()))  # what lies there afterwards: of both ranks
+    assert not (ranked / "run").exists()
+    assert not list(ranked.glob("trained-*"))
+    storage = open_storage(next((ranked / "kept" / "root-3").iterdir()))  # what lies there afterwards: of both ranks
     assert list_checkpoints(storage)[-1].progress.batches_delivered == lives[-1]["began_at"]
     assert open_wanted(storage, "latest").manifest.world_size == 2
 
 
-def test_what_one_rank_forgets_names_that_rank(here, capsys):
+def test_what_one_rank_forgets_names_that_rank(ranked, capsys):
     command = launcher(2, SCRIPT, "forgets")
     assert run_doctor(command, DoctorOptions(steps=6, kills=1), keep=None, as_json=False) == 1
     said = capsys.readouterr().out
@@ -113,10 +105,10 @@ def test_ranks_that_do_not_agree_are_named_before_any_kill(monkeypatch):
     assert report.diagnosis.code == "not-reproducible"
 
 
-def test_ranks_that_outlive_a_killed_one_are_ended(here):
+def test_ranks_that_outlive_a_killed_one_are_ended(ranked):
     """By the doctor, where no launcher does; also those that wait for the dead forever."""
     command = launcher(2, SCRIPT, "clings", leave=True)
-    plan = LifePlan(root=str(here / "scratch"), trace=str(here / "trace"), stop=9, kill=4, kill_ranks=(1,))
+    plan = LifePlan(root=str(ranked / "scratch"), trace=str(ranked / "trace"), stop=9, kill=4, kill_ranks=(1,))
     begun = time.monotonic()
     found = live(command, "life", plan, time_limit=timedelta(seconds=60), monotonic=time.monotonic)
     assert time.monotonic() - begun < 30
@@ -124,7 +116,7 @@ def test_ranks_that_outlive_a_killed_one_are_ended(here):
     assert [type(rank.events[-1]) is KilledEvent for rank in found.ranks] == [False, True]
     for rank in (0, 1):
         with suppress(ProcessLookupError):
-            rank_process = os.pidfd_open(int((here / f"pid-{rank}").read_text()))
+            rank_process = os.pidfd_open(int((ranked / f"pid-{rank}").read_text()))
             readable, _, _ = select.select([rank_process], [], [], 10)  # a SIGKILL may still be on its way
             os.close(rank_process)
             assert readable

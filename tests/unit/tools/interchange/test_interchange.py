@@ -189,6 +189,26 @@ def test_disk_without_links_gets_whole_file(tmp_path, monkeypatch):
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"x.ckpt": b"ours", "y.ckpt": b"mine"}
 
 
+def test_file_that_cannot_be_closed_leaves_nothing(tmp_path, monkeypatch):
+    """As over a quota on a network file system; the first error is the one that is named."""
+    close = os.close
+
+    def failing(descriptor):
+        close(descriptor)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    def interrupt():
+        raise KeyboardInterrupt("asked")
+
+    monkeypatch.setattr(os, "close", failing)
+    with pytest.raises(StorageError, match=r"could not write .*quota exceeded"):
+        write_new(tmp_path / "x.ckpt")
+    with pytest.raises(KeyboardInterrupt, match="asked"):
+        write_new(tmp_path / "x.ckpt", interrupt)
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_file_is_durable_before_it_has_its_name(tmp_path, monkeypatch):
     calls = []
     for name in ("fsync", "link", "replace"):
@@ -602,7 +622,10 @@ def test_index_that_is_wrong_is_named_and_nothing_written(sharded, tmp_path):
         (None, "not a file"),
     ):
         (sharded / INDEX).unlink()
-        (sharded / INDEX).write_text(text) if text is not None else os.mkfifo(sharded / INDEX)
+        if text is None:
+            os.mkfifo(sharded / INDEX)
+        else:
+            (sharded / INDEX).write_text(text)
         with pytest.raises(CorruptCheckpointError, match=INDEX) as caught:
             import_weights(sharded / INDEX, tmp_path / "new")
         assert words in str(caught.value), text

@@ -213,14 +213,6 @@ def test_the_command_line_prints_a_verdict(here):
         run_replay("run", [])
 
 
-@pytest.fixture
-def ranked(tmp_path, monkeypatch):
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def trained_ranks(ranked, **also):
     python(*launcher(2, RANKED)[1:], cwd=ranked, environment={**environment(), **also})
     return names(ranked / "run")

@@ -253,26 +253,26 @@ def watch(states=None) -> Watch:
     return Watch(OPTIONS, lambda pid: (states or {}).get(pid, "S"))
 
 
-def found(watching: Watch, records, now):
+def hang_of(watching: Watch, records, now):
     watching.check(records, now)
     return watching.check(records, now + 0.5)
 
 
 def test_training_without_a_step_hangs_after_the_limit():
     record = record_of(stepped_at=50.0, slowest=0.1)
-    assert found(watch(), [record], 59.0) is None
-    assert found(watch(), [record], 61.0).seconds == pytest.approx(11.5)
+    assert hang_of(watch(), [record], 59.0) is None
+    assert hang_of(watch(), [record], 61.0).seconds == pytest.approx(11.5)
     slow = record_of(stepped_at=0.0, slowest=5.0)  # slow steps are given twenty of them
-    assert found(watch(), [slow], 90.0) is None
-    assert found(watch(), [slow], 101.0) is not None
+    assert hang_of(watch(), [slow], 90.0) is None
+    assert hang_of(watch(), [slow], 101.0) is not None
 
 
 def test_time_in_which_the_supervisor_did_not_run_is_no_hang():
     watching, record = watch(), record_of(stepped_at=50.0, slowest=0.1)
     watching.check([record], 51.0)
-    assert found(watching, [record], 300.0) is None
-    assert found(watching, [record], 309.0) is None
-    assert found(watching, [record], 311.0).seconds == pytest.approx(11.5)
+    assert hang_of(watching, [record], 300.0) is None
+    assert hang_of(watching, [record], 309.0) is None
+    assert hang_of(watching, [record], 311.0).seconds == pytest.approx(11.5)
 
 
 def test_sign_between_two_looks_clears_the_suspicion():
@@ -284,16 +284,16 @@ def test_sign_between_two_looks_clears_the_suspicion():
 def test_other_phases_have_their_own_limits():
     for phase, limit in ((Phase.EVALUATING, 100), (Phase.FIRST_STEP, 3600), (Phase.REPLAYING, 3600)):
         record = record_of(phase, entered_at=0.0)
-        assert found(watch(), [record], limit - 1) is None, phase
-        assert found(watch(), [record], limit + 1) is not None, phase
+        assert hang_of(watch(), [record], limit - 1) is None, phase
+        assert hang_of(watch(), [record], limit + 1) is not None, phase
     replayed = record_of(Phase.REPLAYING, entered_at=0.0, sign_at=5000.0)  # a batch of it is a sign
-    assert found(watch(), [replayed], 6000.0) is None
+    assert hang_of(watch(), [replayed], 6000.0) is None
 
 
 def test_stopped_process_hangs_in_any_phase():
-    hang = found(watch({100: "T"}), [record_of(Phase.FIRST_STEP, entered_at=0.0)], 11.0)
+    hang = hang_of(watch({100: "T"}), [record_of(Phase.FIRST_STEP, entered_at=0.0)], 11.0)
     assert hang.is_stopped
-    assert found(watch({100: None}), [record_of(stepped_at=0.0)], 60.0) is None, "one that has ended does not count"
+    assert hang_of(watch({100: None}), [record_of(stepped_at=0.0)], 60.0) is None, "one that has ended does not count"
 
 
 def test_rank_that_holds_up_the_others_is_named():
@@ -307,7 +307,7 @@ def test_rank_that_holds_up_the_others_is_named():
         )
     ):
         records = ranks(*fields)
-        hang = found(watch(), records, 60.0)
+        hang = hang_of(watch(), records, 60.0)
         assert hang.culprit is (None if culprit is None else records[culprit]), number
 
 
@@ -317,5 +317,5 @@ def ranks(*fields):
 
 def test_ranks_that_wait_for_an_evaluation_do_not_hang():
     both = ranks({"phase": Phase.EVALUATING, "entered_at": 0.0}, {"stepped_at": 0.0})
-    assert found(watch(), both, 60.0) is None
-    assert found(watch(), both, 120.0) is not None
+    assert hang_of(watch(), both, 60.0) is None
+    assert hang_of(watch(), both, 120.0) is not None

@@ -163,18 +163,27 @@ def test_folder_is_private_and_removed_at_the_end(tmp_path):
 )
 def test_line_of_the_supervisor_begins_a_line(capfd, before, written):
     terminal = Terminal()
-    terminal.pass_on(before) if before else None
+    if before:
+        terminal.pass_on(before)
     terminal.say("x")
     terminal.close()
     assert os.fsencode(capfd.readouterr().err) == os.fsencode(written)
 
 
-def test_stderr_that_nobody_reads_holds_nobody_up(monkeypatch):
+@pytest.fixture
+def ear(monkeypatch):
+    """The end from which the terminal's stderr, which is a pipe, can be read."""
+    ear, mouth = os.pipe()
+    monkeypatch.setattr(module, "_STDERR", mouth)
+    yield ear
+    os.close(ear)
+    os.close(mouth)
+
+
+def test_stderr_that_nobody_reads_holds_nobody_up(monkeypatch, ear):
     """What does not fit is left out, and told where it would be; the supervisor's lines have room of their own."""
     monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.01)
     monkeypatch.setattr(module, "_MOST_BYTES", 1 << 18)
-    ear, mouth = os.pipe()
-    monkeypatch.setattr(module, "_STDERR", mouth)
     terminal = Terminal()
     for at in range(40):
         terminal.pass_on(b"%07d\n" % at * (1 << 13))
@@ -189,15 +198,11 @@ def test_stderr_that_nobody_reads_holds_nobody_up(monkeypatch):
     assert len(passed) * (1 << 16) in range(1 << 18, (1 << 18) + (1 << 18))
     missing = f"{(40 - len(passed)) / 16:.3g} MiB of stderr are missing here, because nobody read them in time"
     assert lines[-2:] == [f"[ckptkit run] {missing}", "[ckptkit run] life 1 ended"]
-    os.close(ear)
-    os.close(mouth)
 
 
-def test_slow_reader_misses_nothing(monkeypatch):
+def test_slow_reader_misses_nothing(monkeypatch, ear):
     monkeypatch.setattr(module, "_PATIENCE_SECONDS", 60)
     monkeypatch.setattr(module, "_MOST_BYTES", 1 << 17)
-    ear, mouth = os.pipe()
-    monkeypatch.setattr(module, "_STDERR", mouth)
     terminal = Terminal()
     written = [b"%07d\n" % at * (1 << 13) for at in range(20)]
     writer = Worker(lambda: [terminal.pass_on(data) for data in written] and terminal.close(), "writer")
@@ -207,5 +212,3 @@ def test_slow_reader_misses_nothing(monkeypatch):
         read += os.read(ear, 1 << 12)
     writer.join()
     assert read == b"".join(written)
-    os.close(ear)
-    os.close(mouth)

@@ -105,7 +105,10 @@ def test_doctor_seeds_generators_and_script_may_override(here):
 def test_order_of_hashes_is_the_users_or_seeded(here, monkeypatch):
     (here / "train.py").write_text("import os\nprint(os.environ.get('PYTHONHASHSEED'))\n")
     for users, seed, shown in ((None, 2**32 + 7, "7"), (None, None, "None"), ("3", 7, "3")):
-        monkeypatch.setenv("PYTHONHASHSEED", users) if users else monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+        if users is None:
+            monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+        else:
+            monkeypatch.setenv("PYTHONHASHSEED", users)
         assert lived(here, seed=seed).log.read_text().strip() == shown
 
 
@@ -340,8 +343,8 @@ def test_json_tells_lives_that_did_nothing(capsys, monkeypatch, here):
     difference = TraceDifference(3, ("loss",), full.steps[3], None, replace(full, name="life-2", rank=1), full)
     monkeypatch.setattr(DoctorExamination, "run", lambda self: Report(3, lives, 2, 7, difference, ranks=2))
     assert run_doctor(command(), DoctorOptions(), keep=None, as_json=True, junit=here / "out.xml") == 1
-    told = [tuple(told.values()) for told in json.loads(capsys.readouterr().out)["lives"]]
-    assert told == [
+    printed = json.loads(capsys.readouterr().out)["lives"]
+    assert [tuple(life.values()) for life in printed] == [
         ("life-1", 0, 3, None, 0, None, 0, False, False, 2),
         ("life-2", 2, 0, None, 0, None, 1.235, True, False, 1),
         ("life-3", None, 0, 3, None, None, 0, False, False, 1),
