@@ -323,14 +323,18 @@ class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
 
     def __init__(self, loop: Loop, state: StateManager, batches: Resumable, bodies: Iterator[Any]) -> None:
         batches.handed_out_by(self)
-        self._loop, self._state, self._batches, self._bodies = loop, state, batches, bodies
+        self._loop = loop
+        self._state = state
+        self._batches = batches
+        self._bodies = bodies
         # An epoch's first batch is taken before the loop's code for the epoch runs: there a checkpoint between two
         # epochs goes on, and what the code makes has changed since. One within an epoch goes on after this code.
         self._takes_first = loop.point.complete or loop.point.batch == 0
         self._taken: list[Any] = []
         self._left = 0  # batches of the epoch
         self.begun = 0  # batches of the epoch that an earlier start trained
-        self._is_given = self._is_iterated = False  # a batch of the epoch; its batches
+        self._is_given = False  # a batch of the epoch
+        self._is_iterated = False  # over its batches
 
     def __next__(self) -> tuple[int, EpochBatches]:
         loop = self._loop
@@ -342,7 +346,9 @@ class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
         self._state.examination.note_place(is_within_epoch=False)
         if self._takes_first:
             self._taken = [next(self._bodies)]
-        self._takes_first, self._is_given, self._is_iterated = True, False, False
+        self._takes_first = True
+        self._is_given = False
+        self._is_iterated = False
         batches = EpochBatches(self, self._batches, loop._size_of_epoch())
         self.begun = loop.batch
         self._left = len(batches) - self.begun
@@ -382,7 +388,9 @@ class EpochBatches(Iterable[Any]):
     """The batches of an epoch that are left; stands for the dataset in a loop of epochs. Made by `Loop.epochs`."""
 
     def __init__(self, epochs: _Epochs, batches: Resumable, size: int) -> None:
-        self._epochs, self._batches, self._size = weakref.ref(epochs), batches, size
+        self._epochs = weakref.ref(epochs)
+        self._batches = batches
+        self._size = size
 
     def __len__(self) -> int:
         """Return how many batches an epoch has, of which some may be trained already."""
@@ -434,7 +442,10 @@ class _EpochIterator(Iterator[Any]):
     moves_enumerate_on = True
 
     def __init__(self, batches: EpochBatches, form: Callable[[Any], Any]) -> None:
-        self._batches, self._form, self._is_moving, self._has_begun = batches, form, False, False
+        self._batches = batches
+        self._form = form
+        self._is_moving = False  # an enumerate to the number of the batch
+        self._has_begun = False
 
     def __next__(self) -> Any:
         if self._is_moving:

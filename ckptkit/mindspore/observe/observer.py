@@ -85,7 +85,9 @@ class Observer:
         ignore: Sequence[Any] = (),
         monotonic: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._reach, self._epoch_now, self._monotonic = reach, epoch, monotonic
+        self._reach = reach
+        self._epoch_now = epoch
+        self._monotonic = monotonic
         patterns = [pattern for pattern in ignore if type(pattern) is str]
         self._patterns = [re.compile(re.escape(pattern).replace(r"\*", ".*")) for pattern in patterns]
         self._ignored = [value for value in ignore if type(value) is not str]
@@ -373,6 +375,8 @@ class Observer:
         return ""
 
     def _packer(self, places: Places) -> Packer:
+        known = self._reach().known
+
         def reference(value: Any) -> Any:
             """Return how the next process reaches an object that it has too."""
             kind: Any = type(value)
@@ -383,11 +387,11 @@ class Observer:
             if (home := self._home_of(value)) is not None:
                 return ["path", *plain_chain(home.chain)]
             if issubclass(kind, ms.Parameter):
-                stored = self._reach().known.parameters.items()
+                stored = known.parameters.items()
                 return next((["stored", name] for name, parameter in stored if parameter is value), None)
             return None
 
-        return Packer(reference, MOST_BYTES, places.owner_of, self._reach().known.stored | self._homes.keys())
+        return Packer(reference, MOST_BYTES, places.owner_of, known.stored | self._homes.keys())
 
     def _put_back(self, slots: Sequence[Any]) -> list[tuple[str, str]]:
         """Make all values, then set them: paths and references lead to what is there before one of them is set."""
@@ -407,7 +411,10 @@ class Observer:
             self._slots[_text(chain), is_content] = Slot(chain, is_content, path)
         for path, is_content, target, value in ready:
             try:
-                refilled(target, value) if is_content else target(value)
+                if is_content:
+                    refilled(target, value)
+                else:
+                    target(value)
             except (AttributeError, TypeError, IndexError, ValueError, KeyError) as error:
                 lost.append((path, str(error)))
         return lost
@@ -451,8 +458,10 @@ def _label(node: Node) -> str:
 
 def _may_fill(present: Any, value: Any) -> bool:
     """Return whether an object can get the content of a value."""
-    is_shaped = isinstance(value, (ms.Tensor, np.ndarray))
-    return has_content(present) and (not is_shaped or (signature_of(present) or ())[1:] == signature_of(value)[1:])
+    if isinstance(value, (ms.Tensor, np.ndarray)):
+        return has_content(present) and (signature_of(present) or ())[1:] == signature_of(value)[1:]
+    kinds: dict[type, Any] = {list: (list, deque), bytes: bytearray}  # as `Packer` stores the content of these
+    return issubclass(type(present), kinds.get(type(value), type(value)))
 
 
 def _is_mark(node: Node) -> bool:

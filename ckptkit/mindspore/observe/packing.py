@@ -122,7 +122,8 @@ def refilled(present: Any, content: Any) -> Any:
     else:
         base = next(base for base in (list, deque, set, bytearray) if issubclass(kind, base))
         base.clear(present)
-        (set.update if base is set else base.extend)(present, content)
+        add = set.update if base is set else base.extend
+        add(present, content)
     return present
 
 
@@ -143,7 +144,9 @@ class Packer:
         owner_of: Callable[[Any], str | None] = lambda _: None,
         addresses: Collection[int] = (),
     ) -> None:
-        self._reference, self._owner_of, self._addresses = reference, owner_of, addresses
+        self._reference = reference
+        self._owner_of = owner_of
+        self._addresses = addresses
         self._left_bytes = most_bytes
         self._numbers: dict[int, int] = {}
         self._values: list[Any] = []  # by these numbers; kept, so that no id is used again
@@ -154,13 +157,14 @@ class Packer:
         Raises:
             CannotPackError: If it cannot be stored; says why.
         """
-        first = len(self._values)
+        first, left_bytes = len(self._values), self._left_bytes
         try:
             return first, ["content", self._content(value, 0)] if is_content else self._pack(value, 0)
         except CannotPackError:
             for part in self._values[first:]:  # of which nothing is stored
                 del self._numbers[id(part)]
             del self._values[first:]
+            self._left_bytes = left_bytes
             raise
 
     def _pack(self, value: Any, depth: int) -> Any:
@@ -323,7 +327,7 @@ class Unpacker:
         if tag == "dict":
             return self._pairs(held[0])
         if tag == "object":
-            return self._object(*held[:3])
+            return self._object(*held[:3])  # earlier versions stored a reference behind these
         if tag == "made":
             return self._by_maker(*held)
         if tag == "named tuple":
@@ -345,7 +349,10 @@ class Unpacker:
         if pairs:
             made.update(self._pairs(pairs))
         if (state := self._value(state)) is not None:
-            made.__setstate__(state) if hasattr(made, "__setstate__") else vars(made).update(state)
+            if hasattr(made, "__setstate__"):
+                made.__setstate__(state)
+            else:
+                vars(made).update(state)
         return made
 
     def _object(self, named: Any, parts: Any, content: Any) -> Any:

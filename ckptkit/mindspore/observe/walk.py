@@ -79,7 +79,10 @@ class Node:
         self.value, self.parent, self.step = value, parent, step
         self.path: str = str(step) if parent is None else f"{parent.path}{step}"
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.text, self.is_open, self.identity, self.key = "", False, id(value), self.path
+        self.text = ""
+        self.identity = id(value)
+        self.is_open = False
+        self.key = self.path
         self.home: Home | None = None
 
     def outwards(self) -> Iterator[Node]:

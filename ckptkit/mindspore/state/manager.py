@@ -105,7 +105,10 @@ class StateManager:
         refuse_other_types(training=(training, Training), ranks=(ranks, Ranks))
         training, ranks = training or Training(), ranks or Ranks()
         self._sources = Sources(
-            *(cells_of(train_cell, stateful), stateful, dataset, self),
+            cells_of(train_cell, stateful),
+            stateful,
+            dataset,
+            self,
             frozen=frozen,
             training=training,
             ranks=ranks,

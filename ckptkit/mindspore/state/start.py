@@ -149,7 +149,7 @@ class Start:
         self._refuse_used(f"{contents.checkpoint} holds imported weights only, to begin with", contents.root)
         leaves, wanted = self._leaves(), sources.parameters.importable(contents)
         imported: Any = contents.state[IMPORTED]
-        file = imported.get("file", "a file")
+        file = imported.get("file", "a file") if isinstance(imported, dict) else "a file"
         # Stored values of others than the weights among `leaves` are ignored.
         stored = {name: info for name, info in contents.entries.items() if name in wanted or name not in leaves}
         words = "not imported, but in this training", "imported, but not in this training"
@@ -164,7 +164,7 @@ class Start:
         sources.cycle_start = None
         sources.counting.fence()
         mark_half_restored(sources.every_cell(), contents.checkpoint)
-        if sources.shared_memory.part(partial(_differ, contents, leaves)):
+        if sources.shared_memory.part(partial(_have_unlike_bits, contents, leaves)):
             leaves = self._leaves()
         sources.parameters.read_weights_from(contents, leaves)
         clear_half_restored(sources.every_cell())
@@ -489,7 +489,7 @@ def _numbers(state: Any) -> int:
     return int(state.size) if isinstance(state, (np.ndarray, ms.Tensor)) else 1
 
 
-def _differ(contents: Contents, leaves: Collection[str], names: Collection[str]) -> bool:
+def _have_unlike_bits(contents: Contents, leaves: Collection[str], names: Collection[str]) -> bool:
     """Return whether some of ``names`` that are ``leaves`` of the cells are to have other bits than the rest."""
     own = [name for name in names if name in leaves]  # a file of weights has nothing for objects given by name
     return len({contents.peek(name).tobytes() if name in contents.entries else None for name in own}) > 1

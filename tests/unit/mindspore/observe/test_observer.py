@@ -160,6 +160,16 @@ def test_array_and_its_view_stay_one():
     assert given["meter"].view.tolist() == [[5, 5], [5, 5]]
 
 
+@pytest.mark.parametrize(("before", "after"), [({1: 2}, [7]), ([1], {7: 8}), ([1], {7}), ({1}, [7])])
+def test_content_of_another_kind_is_not_put_back_but_named(before, after):
+    life = Life(None, {"meter": Meter(held=before)})
+    life.step(before.clear)
+    given = {"meter": Meter(held=copy.copy(after))}
+    resumed = Life(life.save(), given).begin()
+    assert resumed.lost == [("stateful['meter'].held", f"a {type(after).__name__} in this process")]
+    assert given["meter"].held == after
+
+
 class Bucket(ctypes.Structure):
     _fields_ = (("hits", ctypes.c_int),)
 

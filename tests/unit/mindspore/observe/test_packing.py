@@ -366,6 +366,7 @@ def test_bytes_count_over_all_slots_of_a_packer():
     small.slot(np.zeros(10))
     with pytest.raises(CannotPackError, match="too large"):
         small.slot(b"x" * 21)
+    small.slot(0)  # what is refused takes no bytes from the next
 
 
 def test_a_factory_that_has_no_name_is_refused():
