@@ -231,21 +231,24 @@ class Examination:
         return self._sources.position.at(delivered)[0] if self._sources.position else 0
 
     def _reached(self) -> Reached:
-        sources, known, tensors = self._sources, Known(), self._sources.tensors()
-        cells, position, batches = sources.every_cell(), sources.position, sources.batches
-        known.parameters = dict(tensors)
-        known.stored.update(map(id, tensors.values()))
+        sources = self._sources
+        cells = sources.every_cell()
+        position = sources.position
+        batches = sources.batches
+        known = Known(parameters=dict(sources.tensors()))
+        known.stored.update(map(id, known.parameters.values()))
         for cell in cells:
             if hasattr(cell, "param_groups"):  # the groups of an experimental optimizer
                 known.parts.setdefault(id(cell), set()).add("param_groups")
         given = [(name, value) for name, value in sources.given.items() if not self._add_stored(name, value, known)]
         if batches is not None:
-            known.stored |= {*map(id, (batches, *batches.iterators()))}
-        again, data = self._data_read_again(), []
-        if isinstance(again, ds.Dataset):  # of a pipeline, the user's objects in it
-            data = [owner_of(code) or code for _, code, _ in code_of_data(again)]
-        elif again is not None:
-            data = [again]
+            known.stored.update(map(id, (batches, *batches.iterators())))
+        data: list[Any] = []
+        read_again = self._data_read_again()
+        if isinstance(read_again, ds.Dataset):  # of a pipeline, the user's objects in it
+            data = [owner_of(code) or code for _, code, _ in code_of_data(read_again)]
+        elif read_again is not None:
+            data = [read_again]
         if sources.loader is not None:
             data.append(sources.loader)
         return Reached(
