@@ -444,7 +444,7 @@ class _EpochIterator(Iterator[Any]):
     def __init__(self, batches: EpochBatches, form: Callable[[Any], Any]) -> None:
         self._batches = batches
         self._form = form
-        self._is_moving = False  # an enumerate to the number of the batch
+        self._is_moving = False  # while an enumerate around it is moved on
         self._has_begun = False
 
     def __next__(self) -> Any:
