@@ -238,12 +238,18 @@ class Run:
                 f"the final save failed ({ERROR_BUDGET} in a row): {settled.why.removesuffix('.')}. Repair the "
                 f"storage. {self.preemption.account()}"
             ) from self._failure
-        self.mirrors.finish(_ENDLESS)
+        meets = self.preemption.is_watched and not self.is_over
+        try:
+            self.mirrors.finish(_ENDLESS)
+        except CkptKitError:
+            if meets:
+                self.rank_sync.flags(self.preemption.is_asked)  # the other ranks wait for this one below
+            raise
         self.results.tell()
         if self._hooks is not None:
             self._hooks.finished(progress)
         asked = self.preemption.is_asked
-        if self.preemption.is_watched and not self.is_over and any(self.rank_sync.flags(asked)):
+        if meets and any(self.rank_sync.flags(asked)):
             if not asked:
                 self.preemption.ask("another rank was asked to end")
             self._end(settled, progress)
@@ -422,7 +428,12 @@ class Run:
         return lambda more: self.save(state, {**(metrics or {}), **more})
 
     def _collect(self, *, tolerate: bool = False) -> None:
-        self.mirrors.collect(tolerate=tolerate)
+        try:
+            self.mirrors.collect(tolerate=tolerate)
+        except StaleAttemptError as error:
+            if self.rank_sync.is_alone:
+                raise
+            self.results.end = error  # raised at the next save, in all ranks: none may leave the others alone
         self.results.collect(tolerate=tolerate)
 
     def _advance(self, progress: Progress) -> None:

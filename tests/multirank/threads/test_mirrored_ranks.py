@@ -220,3 +220,24 @@ def test_ranks_whose_mirrors_differ_are_refused(tmp_path: Path) -> None:
         assert all(isinstance(one.error, ResumeError) and says in str(one.error) for one in ended)
         assert not (tmp_path / "mirror").exists()
     assert committed(tmp_path / "root") == []
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_failed_last_upload_leaves_no_rank_alone(tmp_path: Path, rank: int) -> None:
+    """The other one does not wait for a rank that has raised."""
+    refused = Fault("error", operations={"write", "create"}, key="checkpoints/*m0002*", times=None)
+    ended = job(tmp_path, 2, ranks=2, faults={rank: [("bucket", refused)]})
+    assert refused.fired > 0
+    assert {type(one.error) for one in ended} <= {ck.SaveFailedError, type(None)}
+    assert isinstance(ended[rank].error, ck.SaveFailedError)
+    assert committed(tmp_path / "memory") == names(2)
+
+
+def test_takeover_at_a_mirror_ends_all_ranks(tmp_path: Path) -> None:
+    def taken_over() -> None:
+        shutil.copy(tmp_path / "bucket/attempts/000001.json", tmp_path / "bucket/attempts/000002.json")
+
+    takeover = Fault(taken_over, operations={"write"}, key="checkpoints/*m0003*")
+    ended = job(tmp_path, 10, ranks=2, faults={0: [("bucket", takeover)]})
+    assert takeover.fired == 1
+    assert [type(one.error) for one in ended] == [ck.StaleAttemptError] * 2

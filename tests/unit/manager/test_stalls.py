@@ -17,9 +17,11 @@ from support.process import python
 from support.runs.grown import ON_REQUEST, opened
 
 from ckptkit.checkpoint.read import load
+from ckptkit.core import waiting
 from ckptkit.core.tensors import leaf_of
 from ckptkit.core.worker import Worker
 from ckptkit.errors import SaveFailedError, StorageError
+from ckptkit.manager import run as live_run
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
 from ckptkit.run.keep_policy import KeepLatest
@@ -296,3 +298,22 @@ def test_manager_made_before_fork_saves_in_the_child(root, monkeypatch):
             manager.step(run)
         name = manager.save_final(run)
     assert [one.name for one in manager.checkpoints()] == [name]
+
+
+def test_save_that_waits_for_another_says_so(tmp_path, monkeypatch):
+    """However long that takes, the log tells how far the write is."""
+    monkeypatch.setattr(live_run, "A_WHILE", timedelta(milliseconds=1))
+    monkeypatch.setattr(waiting, "_LINE_EVERY", timedelta(milliseconds=100))
+    stall, said = Stall(), []
+    manager, run = begun(FaultyStorage(LocalStorage(tmp_path), [Fault(stall, operations={"write"})]), 4, 1)
+    manager.save(run)
+    go_on(manager, run, 1)
+
+    def tell(line, *_):
+        said.append(line)
+        stall.let_go()
+
+    monkeypatch.setattr(waiting._log, "info", tell)
+    manager.save(run).result()
+    assert said
+    manager.close()
