@@ -417,6 +417,10 @@ class Observer:
                     target(value)
             except (AttributeError, TypeError, IndexError, ValueError, KeyError) as error:
                 lost.append((path, str(error)))
+        for path, is_content, target, value in ready:  # a view has its content by now, if what it shows was stored
+            is_array = is_content and issubclass(type(target), np.ndarray)
+            if is_array and np.ndarray.tobytes(target) != value.tobytes():
+                lost.append((path, "shows an array that is not stored"))
         return lost
 
     def _differing(self, saved: Mapping[str, Any], nodes: Mapping[str, Node]) -> list[tuple[str, str, str]]:

@@ -60,7 +60,7 @@ class Examination:
         self._has_saved = False
         self._is_readable = True  # what the observer reads
         self.observer = Observer(self._reached, self._epoch, ignore=ignore)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         # For ``ckptkit doctor``; its looks leave those that decide what is stored as they are.
         self._compared: Observer | None = None
         self.began: dict[str, str] = {}  # what `reached` told as the first batch was handed out
@@ -216,11 +216,11 @@ class Examination:
             return None
 
     def _tell(self) -> None:
-        new = [path for path in self.observer.stored if path not in self._told]
+        new = [path for path in self.observer.stored if path not in self._reported]
         if new:
             _log.info("%s", stored(new))
-        unstored = {path: why for path, why in self.observer.unstored.items() if f"!{path}" not in self._told}
-        self._told |= {*new, *(f"!{path}" for path in unstored)}
+        unstored = {path: why for path, why in self.observer.unstored.items() if f"!{path}" not in self._reported}
+        self._reported |= {*new, *(f"!{path}" for path in unstored)}
         if unstored:
             if self._strict and not self._has_saved:
                 raise ResumeError(named(unstored))

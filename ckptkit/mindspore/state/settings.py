@@ -116,7 +116,7 @@ class Switches:
         self._begun_at: int | None = None
         self._compiled: list[str] | None = None
         self._staying: list[_Network] = []  # their modes at a save were taken for others, and have not changed
-        self._told = False
+        self._reported = False
         self._begun: str | None = None
 
     def note(self, delivered: int, *, compiled: bool = False) -> None:
@@ -130,8 +130,8 @@ class Switches:
         """Warn if a network trains in evaluation mode that a save took for one that will train."""
         stay = [network.kind for network in self._staying if not network.modes()[0]]
         self._staying = []
-        if stay and not self._told:
-            self._told = True
+        if stay and not self._reported:
+            self._reported = True
             _log.warning(
                 "%s was in evaluation mode at a save, and still is in the micro-step after it. A run that resumes from "
                 "that checkpoint trains in training mode, since most loops set it again. Set the mode for the next "

@@ -160,6 +160,14 @@ def test_array_and_its_view_stay_one():
     assert given["meter"].view.tolist() == [[5, 5], [5, 5]]
 
 
+def test_view_of_an_array_that_no_look_sees_is_named():
+    def make():
+        return {"meter": Meter(view=np.broadcast_to(np.zeros(3), (2, 3)))}
+
+    _, _, resumed = lives(make, lambda given: given["meter"].view.base.__iadd__(1))
+    assert resumed.lost == [("stateful['meter'].view", "shows an array that is not stored")]
+
+
 @pytest.mark.parametrize(("before", "after"), [({1: 2}, [7]), ([1], {7: 8}), ([1], {7}), ({1}, [7])])
 def test_content_of_another_kind_is_not_put_back_but_named(before, after):
     life = Life(None, {"meter": Meter(held=before)})
