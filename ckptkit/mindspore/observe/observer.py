@@ -395,7 +395,9 @@ class Observer:
 
     def _put_back(self, slots: Sequence[Any]) -> list[tuple[str, str]]:
         """Make all values, then set them: paths and references lead to what is there before one of them is set."""
-        places, lost, ready = Places(self._reach(), users_frames(sys._getframe(1))), [], []
+        places = Places(self._reach(), users_frames(sys._getframe(1)))
+        lost: list[tuple[str, str]] = []
+        ready: list[tuple[str, bool, Any, Any]] = []  # path, whether content, object or setter, value
         unpacker = Unpacker(places.resolve, places.class_of)
         for path, place, first, packed in slots:
             chain, is_content = chain_of(place), packed[0] == "content"
