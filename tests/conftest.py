@@ -1,7 +1,5 @@
 """Fixtures of the whole suite, and what of it runs by default."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

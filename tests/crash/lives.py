@@ -1,7 +1,5 @@
 """What the suites of this folder do with a run: begin lives, lose parts of it, and hold that a process is stopped."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

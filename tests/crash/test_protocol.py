@@ -1,7 +1,5 @@
 """The protocol in a checker's language: every interleaving of a few processes. docs/protocol.md says what it covers."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

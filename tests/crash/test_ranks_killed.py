@@ -1,7 +1,5 @@
 """Two ranks, one of which dies at every call that it makes: never a commit without all parts, and no bit lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 

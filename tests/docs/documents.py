@@ -12,8 +12,6 @@ and must not end with 0.
 are then those of a test server, and calls ckptkit. ``json`` and ``text`` alone show something and are no code.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

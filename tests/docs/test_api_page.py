@@ -1,7 +1,5 @@
 """The API reference of the site, made from the docstrings: no public name is without documentation."""
 
-from __future__ import annotations
-
 import ast
 import re
 import runpy

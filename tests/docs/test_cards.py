@@ -1,7 +1,5 @@
 """The cards of docs/cards are what ``ckptkit doctor`` says now: CI makes one of them again, another for each commit."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

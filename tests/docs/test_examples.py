@@ -1,7 +1,5 @@
 """The examples run, resume after a SIGKILL to the same bits, and say so when they are complete."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

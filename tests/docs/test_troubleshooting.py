@@ -4,8 +4,6 @@ A quoted message has ``...`` where the real one has a number or a name. What is 
 a message that is changed there has to be changed here, in both languages.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

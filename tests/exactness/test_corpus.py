@@ -1,7 +1,5 @@
 """Resumes of the corpus are exact, named or refused; a sample, another one each day or as CORPUS_SEED says."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

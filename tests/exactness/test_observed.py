@@ -4,8 +4,6 @@ Each job is a script of its own: killed after micro-step 17, it goes on in a new
 its objects and variables are at the end it says through ckptkit's log, which the lives of the corpus record.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.corpus.__main__ import HERE

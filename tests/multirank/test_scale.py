@@ -3,8 +3,6 @@
 The code is the product's, down to the calls of botocore's client; the store and the clock are simulated.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from pathlib import Path

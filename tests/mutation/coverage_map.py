@@ -1,7 +1,5 @@
 """Which tests run which lines, and how long they take, as one run of the suite recorded it."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import defaultdict

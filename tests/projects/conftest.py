@@ -1,7 +1,5 @@
 """Installs the packages of the projects, each version once, without what they depend on."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -4,8 +4,6 @@ Each test installs the named version of a package with pip, and lets `ckptkit do
 of examples/projects, which trains the package's model with the package's data, loss and step. Needs PyPI.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

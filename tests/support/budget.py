@@ -5,8 +5,6 @@ fails if a folder has more cases than its budget, or if the median of three runs
 it runs a folder that took more twice again. User time is that of the test's process and of all that it starts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

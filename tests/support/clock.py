@@ -1,7 +1,5 @@
 """Clocks that tests move."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import time

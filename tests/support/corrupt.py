@@ -1,7 +1,5 @@
 """Damages files, in every way that tests need."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

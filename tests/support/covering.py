@@ -6,8 +6,6 @@ defects depend on one or two parameters: D. R. Kuhn, D. R. Wallace, A. M. Gallo,
 implications for software testing", IEEE Transactions on Software Engineering 30(6), 2004.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence

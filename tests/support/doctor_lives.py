@@ -1,7 +1,5 @@
 """Lives and traces made by hand, and a script that trains in NumPy alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ckptkit.cli.commands import doctor

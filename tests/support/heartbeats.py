@@ -1,7 +1,5 @@
 """Records of training processes as a supervisor reads them, and lives that ended with them."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from typing import Any
 

@@ -3,8 +3,6 @@
 Inputs and weights are small integers and every divisor is a power of two: nothing is ever rounded.
 """
 
-from __future__ import annotations
-
 import mindspore as ms
 import numpy as np
 from mindspore import nn, ops

@@ -1,7 +1,5 @@
 """Reads JUnit files that this process wrote."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from xml.etree import ElementTree
 

@@ -1,7 +1,5 @@
 """A training's memory that a test changes as it likes, and a writer that reads its window as far as it is told."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 

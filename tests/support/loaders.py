@@ -1,7 +1,5 @@
 """Loaders as scripts have them: their batches in another order in every epoch, read again or with a state."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

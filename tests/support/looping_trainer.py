@@ -4,8 +4,6 @@ Its state is spread as in real ones: local variables of the loop, attributes of 
 control, callbacks, parameters of the train cell, and a sampler that draws from `numpy.random`.
 """
 
-from __future__ import annotations
-
 import types
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Guarantees: the bits are those of the capture at the time of the call; they are never corrupt. Any thread may call it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Puts options of a manager, a callback or a state into their groups, so that a test names one without its group."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One start of a script with a loop of its own, for the tests that compare such starts bit by bit."""
 
-from __future__ import annotations
-
 import mindspore as ms
 import numpy as np
 

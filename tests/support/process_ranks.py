@@ -5,8 +5,6 @@ once one has died, and returns 1; with ``--leave`` in front of N it leaves them,
 connected to each of the others. A gather that waits for a rank that is gone raises a `RankLostError`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -4,8 +4,6 @@ It does 18 micro-steps in cycles of 3, and saves after each fourth and at the en
 that micro-step, hardware flips that bit of the leaf, once; FLIPPED is a file that then says so.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

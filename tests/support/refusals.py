@@ -1,7 +1,5 @@
 """Tables of what must be refused: one test tries all rows, and names those that were not."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """A run root in a small memory: a tmpfs that is only counted, and one that is mounted, where this user may."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import subprocess

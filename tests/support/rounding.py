@@ -1,7 +1,5 @@
 """Prints for each optimizer how many results the same update has in twenty launches: ``python -m support.rounding``."""
 
-from __future__ import annotations
-
 import json
 
 import mindspore as ms

@@ -1,7 +1,5 @@
 """A control group with little memory, for programs that the kernel is to kill, or to spare."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

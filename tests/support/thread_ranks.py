@@ -5,8 +5,6 @@ ended, or longer than the timeout, raises in all waiting ranks. Each rank is one
 threads have ended.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A watch of a copy or an audit that keeps what it was told, from whatever thread."""
 
-from __future__ import annotations
-
 import threading
 
 

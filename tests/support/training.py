@@ -1,7 +1,5 @@
 """Trainings small enough to compare bit by bit, and the stand-in for a fresh process."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -6,8 +6,6 @@ signal when it begins not to end; ``script``: what else to do before the trainin
 ``grace`` in seconds from when something hangs. Prints what a test wants to know, as lines of JSON.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -5,8 +5,6 @@ time, and its seconds of user time. A forked process leaves the loop and becomes
 does, exit handlers included.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

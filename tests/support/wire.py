@@ -1,7 +1,5 @@
 """A storage behind a wire that alters the answer of one read."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Beside the other distribution that has a package of this name, importing says what to do."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Who may import whom, read from the source and not from what happens to be loaded."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """No secret that a storage is opened with is told to anybody: planted everywhere, and looked for in every byte."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import logging

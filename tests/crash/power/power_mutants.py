@@ -1,7 +1,5 @@
 """What a mistake in the order of fsyncs would have written to the log of a disk: each must be found by some cut."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stories for the power to go in: what changes a disk, what it reports, and what must be true of whatever is left."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from datetime import datetime, timezone

@@ -7,8 +7,6 @@ mounted, which replays the journal, and judged as in `power_stories`. Last comes
 loss must be found. The exit code is 1 if anything is otherwise.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The recorded disk: it sees what the kernel sees, and its model keeps to the rules."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -5,8 +5,6 @@ and with an fsync that fails; then the power goes, at moments and with losses th
 suite would see a mistake is shown by mistakes in the log (`power_mutants`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """What the seconds of real processes went to, killed by SIGKILL, ended without a word, or by an exception."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

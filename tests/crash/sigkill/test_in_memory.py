@@ -1,7 +1,5 @@
 """A run root on tmpfs: after the OOM killer it is as on a disk; and that need not come."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ PLAN is a JSON list of ``[kind, micro_step]``, each of which happens once: what 
 before it does. Every tenth micro-step is saved.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

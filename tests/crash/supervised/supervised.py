@@ -1,7 +1,5 @@
 """Starts ``ckptkit run`` as a user does, and reads what it stored."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Commands and terminals as they are in the field: pipes, wrappers, closed streams, signals, names of processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The recipe for SLURM in docs/run.md, with stand-ins for ``srun`` and ``scontrol``."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Whole jobs under ``ckptkit run``: what was planted is reported, and the last bits are an uninterrupted run's."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

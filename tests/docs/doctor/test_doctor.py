@@ -1,7 +1,5 @@
 """`ckptkit doctor` on scripts as users write them: it names what is planted, and finds nothing where nothing is."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The first line of each script in `benchmarks/corpus/planted` is its truth: ``exa
 or the code and the place of the diagnosis.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A training that has ended, for mistakes that are made at the next start."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A user's script with something changed in it, run in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Every script runs in a process of its own. `Outcome.error` asserts what holds of
 the user's script in the traceback, at most four lines below it.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of data that the kinds are trained on, each as a user would write it; all have the same shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The table of foreign train cells and loops, each as a user would write it."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Whatever trains, on whatever data, a killed and resumed run goes through the bits of one without ckptkit."""
 
-from __future__ import annotations
-
 import pytest
 
 from ckptkit.run.catalog import list_checkpoints

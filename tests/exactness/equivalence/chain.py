@@ -1,7 +1,5 @@
 """Processes on one run root, one after the other, each but the last one killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Traces of training processes, and what of one differs from another; no tolerance anywhere."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field

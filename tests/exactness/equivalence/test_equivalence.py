@@ -1,7 +1,5 @@
 """A training that is killed again and again goes through the same bits as one that nobody disturbed."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import fields
 from typing import get_args

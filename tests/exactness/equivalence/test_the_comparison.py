@@ -1,7 +1,5 @@
 """The comparison sees one wrong bit, says where it is, and sees a process that began or ended elsewhere."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ It trains a tiny network as a user would, and writes the digest of everything th
 after every micro-step, on disk before the process may die of what follows.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -6,8 +6,6 @@ cycle and a boundary checkpoint, user state of every kind and a void folder; one
 with leaves that are replicated, each rank's own, and cut.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

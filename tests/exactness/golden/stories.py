@@ -1,7 +1,5 @@
 """Lives whose transcripts are kept: each shows one of the ways that a run can go."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

@@ -4,8 +4,6 @@ Each difference is one to look at: a call that is gone, a field that is not writ
 `exactness.golden.transcript` says how to write the transcripts anew where it is meant.
 """
 
-from __future__ import annotations
-
 import difflib
 from pathlib import Path
 

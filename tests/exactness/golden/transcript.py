@@ -5,8 +5,6 @@ before you commit it. Clocks stand still, tokens are counted, digests are number
 transcript is the same on every machine.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

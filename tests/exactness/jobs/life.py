@@ -1,7 +1,5 @@
 """One start of a job: ``python -m exactness.jobs.life NAME MODE FOLDER TRACE [KILL]``; no folder, no ckptkit."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys

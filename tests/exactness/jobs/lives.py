@@ -1,7 +1,5 @@
 """Starts jobs in processes of their own, and compares what they traced."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What many jobs are built of."""
 
-from __future__ import annotations
-
 import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np

@@ -1,7 +1,5 @@
 """Trainings as scripts: in two stages, with callbacks that set the learning rate, and what no resume can continue."""
 
-from __future__ import annotations
-
 import mindspore as ms
 from mindspore import nn, ops
 from mindspore.train import Callback

@@ -1,7 +1,5 @@
 """A killed job that starts again goes on as one that was left alone, or ends with an error that says what to do."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The data files that the pipelines read, 24 samples each, always the same."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 three cuts; ``resume`` restores one of those checkpoints and goes on to the end.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """Each pipeline, interrupted anywhere, goes on with exactly the batches of the uninterrupted run, or says why not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pipelines and iterables: what each is made of, how it is expected to be positioned, and what was declared."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

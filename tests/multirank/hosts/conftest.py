@@ -1,7 +1,5 @@
 """Hosts for the tests of this folder, all of which fail on a machine that has none, and say why."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A job of one rank with all tiers: its host's memory, another host's memory, and the bucket, while each may fail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path

@@ -3,8 +3,6 @@
 MindSpore may end the job when a cable is cut: what is held is that nothing is lost, and that a restart is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path

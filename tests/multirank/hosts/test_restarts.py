@@ -1,7 +1,5 @@
 """The benchmark of restarts comes to its table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

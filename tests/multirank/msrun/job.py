@@ -3,8 +3,6 @@
 The same functions train with one rank on the same global micro-batches, for comparison.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Each happens once: FOLDER holds a file for what has happened. All ranks die wher
 is the death of a data worker, which MindSpore answers with SIGTERM. The run is in FOLDER/run.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

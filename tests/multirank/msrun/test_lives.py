@@ -3,8 +3,6 @@
 Launches of ``msrun`` in chains, because each takes some 20 s: what one leaves, the next goes on from.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 One launch of ``msrun`` per number of ranks; the tests read what its ranks reported.
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import json

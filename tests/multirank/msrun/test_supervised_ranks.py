@@ -1,7 +1,5 @@
 """Ranks under ``ckptkit run -- msrun``: one is killed, one is stopped, all are killed, and no bit differs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Jobs of many ranks with mirrors, as threads: each rank uploads its own part, and rank 0 commits at each mirror."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Jobs of many ranks over one run root, as threads of one process: what is saved, by whom, and what comes back."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

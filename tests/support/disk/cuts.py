@@ -6,8 +6,6 @@ none, all or a part of the bytes, since one commit of the journal takes all name
 states are among those that POSIX allows, but chance would hardly find them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random

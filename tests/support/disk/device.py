@@ -3,8 +3,6 @@
 It is a file in user space: this speaks the protocol of the kernel's ``fuse.h``, needs root, and no library.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

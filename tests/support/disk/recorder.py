@@ -7,8 +7,6 @@ ends the process before its seventh call, and `Disk.restart` begins the next one
 nothing any more, whatever its handlers try. Any thread.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """A disk with little room: what does not fit fails as on a real one, and is counted."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

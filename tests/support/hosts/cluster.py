@@ -6,8 +6,6 @@ by the next `Cluster`. A host that is killed loses its processes, disk and memor
 is cut first. Folders are below that of the test, but for memories, which are on tmpfs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

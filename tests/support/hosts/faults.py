@@ -3,8 +3,6 @@
 A fault is begun and ended by the test, or ends with its ``with`` block; one that is not ended goes on for good.
 """
 
-from __future__ import annotations
-
 from typing_extensions import Self
 
 from support.hosts.cluster import Host, counted

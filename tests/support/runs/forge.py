@@ -3,8 +3,6 @@
 So the digests agree, and what refuses the document is its validation.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

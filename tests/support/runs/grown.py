@@ -1,7 +1,5 @@
 """Runs grown on disk with `NumpyRun`, for tests to break."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint

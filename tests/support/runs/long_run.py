@@ -1,7 +1,5 @@
 """Runs of thousands of sound checkpoints, made from a few real ones."""
 
-from __future__ import annotations
-
 import json
 
 from ckptkit.core.save_policy import SaveEvery

@@ -1,7 +1,5 @@
 """Committed checkpoints of many ranks, written in one process without a manager."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

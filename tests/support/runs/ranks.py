@@ -1,7 +1,5 @@
 """A job of several ranks as threads over one storage, each of which may die at any call; and a reading of its root."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Mapping

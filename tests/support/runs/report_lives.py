@@ -1,7 +1,5 @@
 """Runs with a history, made by the real manager with a clock that tests move."""
 
-from __future__ import annotations
-
 import math
 import random
 import threading

@@ -5,8 +5,6 @@ text of the format, so that a mistake in the product is not repeated in its test
 (`roots`); a path stands for the directory.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """botocore without anything of its own between a test and the server: no retries, no hidden checksums."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -4,8 +4,6 @@ The manner is that of `ckptkit.testing.faults`: a fault names the requests that 
 ``fired`` says how often it really happened. A fault belongs to one `support.servers.proxy.FaultProxy`.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import random
 import threading

@@ -1,7 +1,5 @@
 """The servers as fixtures: one moto per pytest worker, a bucket and a proxy per test."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import uuid

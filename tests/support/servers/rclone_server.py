@@ -3,8 +3,6 @@
 Guarantees: when `RcloneServer.start` returns, the server listens; it ends with `stop`. Loopback only, path-style only.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import threading

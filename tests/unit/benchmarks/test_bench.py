@@ -1,7 +1,5 @@
 """The benchmarks run, their tables come out, and their exactness can fail. No figure is looked at."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.bench import __main__ as bench

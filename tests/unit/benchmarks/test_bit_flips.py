@@ -1,7 +1,5 @@
 """A bit that flips in a live training is found by replay: stretch and leaves, judged by the bytes on storage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

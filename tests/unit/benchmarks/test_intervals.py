@@ -1,7 +1,5 @@
 """``SaveEvery.auto``'s arithmetic against the best fixed interval of hindsight, over published failures."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.intervals.simulation import Job, auto, best_fixed, fixed

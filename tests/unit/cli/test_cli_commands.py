@@ -1,7 +1,5 @@
 """``ckptkit ls``, ``verify``, ``diff`` and ``copy``: what they print beside ``words.txt``, and what they exit with."""
 
-from __future__ import annotations
-
 import io
 import json
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """What every command has in common: exit codes, messages, ``--debug``, help, completion, and that readers only read."""
 
-from __future__ import annotations
-
 import functools
 import json
 import socket

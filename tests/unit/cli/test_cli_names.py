@@ -3,8 +3,6 @@
 Python has a name that is not UTF-8 as a text with halves of pairs, which no encoding can write.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

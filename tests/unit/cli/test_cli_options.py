@@ -1,7 +1,5 @@
 """Options reach what they are for."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """``ckptkit prune``: what it prints, what it asks, and what it exits with."""
 
-from __future__ import annotations
-
 import io
 import sys
 

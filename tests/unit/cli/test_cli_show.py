@@ -1,7 +1,5 @@
 """``ckptkit show``: what it says of a checkpoint, compared with the files themselves and with NumPy."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 

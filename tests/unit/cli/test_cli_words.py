@@ -4,8 +4,6 @@
 transcripts of ``exactness.golden``.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import shutil

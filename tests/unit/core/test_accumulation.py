@@ -1,7 +1,5 @@
 """Accumulation steps K: as a function of the optimizer step, for a batch size, and for another number of ranks."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

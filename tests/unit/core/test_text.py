@@ -1,7 +1,5 @@
 """What is said in one line: by an error, also one of a pipeline, by a document of a time, and by a long wait."""
 
-from __future__ import annotations
-
 import logging
 import re
 from datetime import timedelta

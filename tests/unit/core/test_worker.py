@@ -1,7 +1,5 @@
 """Latches, workers and lanes: all is done or has failed, and Ctrl-C anywhere leaves nobody waiting for ever."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """What one rank concludes from the words of all, without a job around it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field

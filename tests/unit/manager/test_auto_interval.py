@@ -1,7 +1,5 @@
 """The interval of `SaveEvery.auto` in an attempt: when it is chosen, by whom, and what a next attempt knows of it."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from datetime import datetime, timedelta, timezone

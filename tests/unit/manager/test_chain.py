@@ -1,7 +1,5 @@
 """A root with several mirrors: the newest whole checkpoint of all goes on, and each mirror follows by itself."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import nullcontext
 from datetime import timedelta

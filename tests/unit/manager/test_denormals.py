@@ -1,7 +1,5 @@
 """The thread that trains takes denormal numbers as zero while a run is open, and only then."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import threading

@@ -1,7 +1,5 @@
 """Ctrl-C at any place where the training thread waits for a save or an upload: both end, and so does the process."""
 
-from __future__ import annotations
-
 import concurrent.futures._base
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """A root in memory takes what `docs/tiers.md` says: the kept checkpoints, and the one that is being written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

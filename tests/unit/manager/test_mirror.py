@@ -1,7 +1,5 @@
 """A local root with a mirror: what is newest and whole on either goes on, and the mirror is the fence."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

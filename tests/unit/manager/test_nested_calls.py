@@ -1,7 +1,5 @@
 """A signal handler that calls the manager while it is at work is refused, and what is at work is not disturbed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Real signals to real processes: what is saved, what the process says, with which code it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

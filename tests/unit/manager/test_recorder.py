@@ -1,7 +1,5 @@
 """What a run records beside itself, by what lies on storage, and what that may cost: nothing."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

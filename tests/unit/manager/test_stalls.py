@@ -1,7 +1,5 @@
 """A storage stalls, fails or dies at any point while training goes on: what is committed is the moment of the save."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

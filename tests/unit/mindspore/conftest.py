@@ -1,7 +1,5 @@
 """Every test here begins as a fresh process would."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.training import begin_process

@@ -1,7 +1,5 @@
 """Files that ckptkit exports, read by MindSpore, and files of MindSpore's, read by ckptkit: to the bit."""
 
-from __future__ import annotations
-
 import mindspore as ms
 import numpy as np
 import pytest

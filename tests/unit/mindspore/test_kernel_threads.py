@@ -1,7 +1,5 @@
 """Denormal numbers are zero at every launch of a kernel, wherever MindSpore launches it."""
 
-from __future__ import annotations
-
 import json
 
 import mindspore as ms

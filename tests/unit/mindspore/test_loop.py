@@ -1,7 +1,5 @@
 """`ck.loop`: exact after a SIGKILL, one step after each body, and nothing claimed before."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """A loop of epochs over `ck.loop`: exact wherever in an epoch the process dies, with three changed lines."""
 
-from __future__ import annotations
-
 import logging
 import signal
 

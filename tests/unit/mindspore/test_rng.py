@@ -1,7 +1,5 @@
 """The process-wide generators: taken without advancing them, put back whole."""
 
-from __future__ import annotations
-
 import random
 
 import mindspore as ms

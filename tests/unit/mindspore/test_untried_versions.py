@@ -1,7 +1,5 @@
 """A MindSpore that nobody tried is named, with what may break in it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every second has one class: against clocks that tests move, with deaths, and with clocks that are set."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """What a row of ``ckptkit ls`` says, and what listing, starting and saving ask of the storage of a long run."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

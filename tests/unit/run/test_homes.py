@@ -1,7 +1,5 @@
 """Two roots seen as one: which of two files under one key counts; and how fast an upload may be."""
 
-from __future__ import annotations
-
 import pytest
 from support.clock import Clock
 from support.runs.dict_storage import DictStorage

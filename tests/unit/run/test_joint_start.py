@@ -1,7 +1,5 @@
 """A start of many ranks: what one of them says decides for all, and each gets its own part."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import numpy as np

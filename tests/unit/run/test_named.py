@@ -1,7 +1,5 @@
 """What a person may call a checkpoint, and which one is opened, also while a job is running."""
 
-from __future__ import annotations
-
 import pytest
 from support.runs.dict_storage import Counted, DictStorage
 from support.runs.grown import ON_REQUEST

@@ -1,7 +1,5 @@
 """A start where documents were lost."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 

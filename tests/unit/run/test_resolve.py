@@ -1,7 +1,5 @@
 """Choosing lazily, from any kind of look, gives what choosing from everything read beforehand gave."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """A run root in memory that fills: what does not fit is not begun, and room is made by what may go."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

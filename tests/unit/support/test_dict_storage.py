@@ -1,7 +1,5 @@
 """What the tests of long runs build on keeps the contract, which notices storages that do not."""
 
-from __future__ import annotations
-
 import pytest
 from support.runs.dict_storage import DictStorage
 

@@ -1,7 +1,5 @@
 """Every fault of the proxy does what it says, on the server too, and counts; without one, it changes nothing."""
 
-from __future__ import annotations
-
 import http.client
 import random
 import socket

@@ -1,7 +1,5 @@
 """A program that is forked ends, speaks and finds itself as in an interpreter of its own."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 

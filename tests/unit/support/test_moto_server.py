@@ -1,7 +1,5 @@
 """The test server lives exactly as long as those that need it."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

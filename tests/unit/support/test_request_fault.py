@@ -1,7 +1,5 @@
 """A request fault strikes when its schedule says, and at no other request."""
 
-from __future__ import annotations
-
 import random
 
 from support.servers.faults import RequestFault

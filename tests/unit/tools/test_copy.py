@@ -1,7 +1,5 @@
 """A run, or one checkpoint of it, from a root to another: complete, resumable, and never over something else."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

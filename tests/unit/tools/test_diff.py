@@ -1,7 +1,5 @@
 """What `ckptkit.tools.diff` says of two checkpoints, compared with what NumPy says of the same arrays."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import shutil

@@ -1,7 +1,5 @@
 """What a dead training left at its root reaches the mirrors, once and never over something newer."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

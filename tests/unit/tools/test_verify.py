@@ -1,7 +1,5 @@
 """What `ckptkit.tools.verify` finds: every problem and not only the first, and nothing where there is none."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

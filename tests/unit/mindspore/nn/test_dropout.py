@@ -1,7 +1,5 @@
 """`ckptkit.nn.Dropout`: its masks, their statistics, and what they depend on."""
 
-from __future__ import annotations
-
 import copy
 
 import mindspore as ms

@@ -1,7 +1,5 @@
 """`ckptkit.nn.replace_dropout`: every layer that runs is replaced, no other is, and training resumes exactly."""
 
-from __future__ import annotations
-
 import pytest
 from mindspore import nn, ops
 

@@ -1,7 +1,5 @@
 """What a script changes between the restore and its loop would take the place of what was restored: it is named."""
 
-from __future__ import annotations
-
 import mindspore as ms
 import pytest
 from mindspore import nn, ops

@@ -1,7 +1,5 @@
 """A second start in one process, after an interruption that left no checkpoint: never with trained parameters."""
 
-from __future__ import annotations
-
 import types
 
 import mindspore as ms

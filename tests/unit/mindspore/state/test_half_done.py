@@ -1,7 +1,5 @@
 """What an interrupted micro-step leaves belongs to no position, and is not saved as if it did."""
 
-from __future__ import annotations
-
 import mindspore as ms
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Objects that hold parameters, and trainings without one train cell, in and out of a checkpoint."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple

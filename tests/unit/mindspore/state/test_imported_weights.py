@@ -1,7 +1,5 @@
 """A run that begins with imported weights: as by hand, to the bit, and then as any other run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An object that does not take over the state that it is given back is refused, or named."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import re

@@ -1,7 +1,5 @@
 """``mid_cycle``: what a save between two boundaries holds, and that either way resumes exactly."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import types

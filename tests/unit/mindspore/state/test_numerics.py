@@ -1,7 +1,5 @@
 """A script that computes otherwise than the saved run is told so before anything is restored, with both values."""
 
-from __future__ import annotations
-
 import re
 
 import mindspore as ms

@@ -1,7 +1,5 @@
 """What the doctor sees of a training, and that looking changes nothing."""
 
-from __future__ import annotations
-
 import random
 import types
 

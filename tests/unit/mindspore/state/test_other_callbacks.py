@@ -1,7 +1,5 @@
 """EarlyStopping, ReduceLROnPlateau and other callbacks beside CheckpointCallback."""
 
-from __future__ import annotations
-
 import contextlib
 
 import mindspore as ms

@@ -3,8 +3,6 @@
 The ranks of both worlds are objects of this process: their contents are made of captures, one per rank.
 """
 
-from __future__ import annotations
-
 import types
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """A restore that reads straight into the parameters: all of it, or nobody can use what is left."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

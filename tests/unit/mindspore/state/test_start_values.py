@@ -1,7 +1,5 @@
 """What a script begins with, if it is not what the saved run began with, is named before the resumed training."""
 
-from __future__ import annotations
-
 import os
 import time
 import types

@@ -1,7 +1,5 @@
 """StateManager: what a checkpoint holds, and that it comes back whole or not at all."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

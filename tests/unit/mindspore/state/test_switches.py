@@ -1,7 +1,5 @@
 """What is switched in mid-run, and what a train cell was made with: a resumed training has it again, or is refused."""
 
-from __future__ import annotations
-
 import re
 
 import mindspore as ms

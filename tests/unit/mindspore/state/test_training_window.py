@@ -1,7 +1,5 @@
 """Under MindSpore, a checkpoint that is written while training goes on holds the bytes of the moment of its save."""
 
-from __future__ import annotations
-
 import mindspore as ms
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Each rule, on lives made by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

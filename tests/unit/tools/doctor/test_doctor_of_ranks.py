@@ -1,7 +1,5 @@
 """The doctor examines jobs of many ranks: one rank dies or all, and a difference names its rank."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The order of an examination and what it makes of its lives, which are made by hand."""
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Callable

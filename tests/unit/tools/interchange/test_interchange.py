@@ -1,7 +1,5 @@
 """Weights in files of other programs, without MindSpore: what is read, written, renamed, refused, and left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

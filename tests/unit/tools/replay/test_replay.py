@@ -1,7 +1,5 @@
 """A stretch of a run that is trained again is certified, or what differs is named with its cause."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The page as a browser shows it: on a phone and on a desk, by day and by night, with no network."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

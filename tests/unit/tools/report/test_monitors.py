@@ -3,8 +3,6 @@
 Those marked ``metrics`` need ``pip install '.[metrics]'``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """What a manager does differently under `ckptkit doctor`, step by step."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import sys

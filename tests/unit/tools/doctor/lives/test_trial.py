@@ -1,7 +1,5 @@
 """Lives of a script that needs no MindSpore: seeds, deaths, ends, refusals; and the cards of examinations."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
