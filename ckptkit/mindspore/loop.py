@@ -369,8 +369,6 @@ class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
         loop, is_first = self._loop, not self._is_given
         self._is_given = True
         if is_first:
-            if self.begun:  # the loop has done again what precedes the batches, parameters and draws included
-                self._state.start.undo_changes()
             self._state.examination.note_place(is_within_epoch=True)
         elif not self._left or loop._is_stopping:
             loop.fence()

@@ -283,7 +283,6 @@ class TrainerLoop:
             self._state.examination.begin()
         else:
             self._silence.close()
-            self._state.start.undo_changes()
             self._first = [next(self._batches)]
             self.trainer.control.should_training_stop = self.trainer.control.should_epoch_stop = False
         self._counters.put_back(frame)

@@ -152,13 +152,14 @@ class CellParameters:
         """Read the stored values of what is `importable` and leave all else unchanged; as `read_from`."""
         self._read(contents, seen, self.importable(contents))
 
-    def read_again_from(self, contents: Contents) -> None:
-        """Restore again what changed after `read_from`; where reading copies, everything."""
+    def read_again_from(self, contents: Contents) -> list[str]:
+        """Restore again what changed after `read_from`, and return its names; where reading copies, everything."""
         seen = {leaf.name: leaf for leaf in self.leaves(at_boundary=False)}
         now = self.digests_in_place()
         same = {name for name, digest in now.items() if digest == self.as_read.get(name)}
         changed = [name for name in self.tensors() if name in contents.entries and name not in same]
         self._zero_absent(contents, self._read(contents, seen, changed))
+        return changed if now else []
 
     def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> RestoreTarget:
         parts = {name: seen[name].spec for name in names if isinstance(seen[name].spec.placement, Box)}

@@ -101,8 +101,6 @@ class Examination:
         # The memory that an uninterrupted run has here; a loop that tells no beginning may still set rates.
         for memory in sources.detached if sources.by_model() or sources.batches is not None else ():
             memory.bind_resumed()
-        if sources.batches is not None:  # elsewhere the first call of a cell tells
-            self.judge_changes()
         lost, differs = self._observed(self.observer.begin) or ((), ())
         if self._compared is not None:
             self._compared.begin()
@@ -122,15 +120,6 @@ class Examination:
         """Look at what the script does between step() and its next batch."""
         self._observed(self.observer.ask_batch)
         self._tell()
-
-    def judge_changes(self) -> None:
-        """Report what the script changed between the restore and the first batch; ResumeError if ``strict``."""
-        changed = self._sources.changed_since()
-        if changed:
-            self.judge_doubt(
-                f"{some(changed)}: changed between restore() and the first batch. A resumed run begins with these "
-                "values, and not with those of its checkpoint. Change them before restore()"
-            )
 
     def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object], acting: Sequence[object]) -> None:
         """Report callbacks with which the run did not begin, and observe all of them.

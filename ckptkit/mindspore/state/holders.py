@@ -401,20 +401,19 @@ def _unpacked(packed: list[Any]) -> Any:
     return defaultdict(None, items) if kind == "defaultdict" else _DICTS[kind](items)
 
 
-def state_of(stateful: Stateful, keep: Collection[str] = ()) -> Any:
+def state_of(stateful: Stateful) -> Any:
     """Return the ``state_dict()`` of an object; generators of the process from which it draws are set back.
 
-    Generators in ``keep`` are left alone, and so are all for ckptkit's own objects, which draw nothing: a thread of the
-    data may draw at the same time.
+    They are left alone for ckptkit's own objects, which draw nothing: a thread of the data may draw at the same time.
     """
-    return state_and_draws(stateful, keep)[0] if is_of_users(stateful) else stateful.state_dict()
+    return state_and_draws(stateful)[0] if is_of_users(stateful) else stateful.state_dict()
 
 
-def state_and_draws(stateful: Stateful, keep: Collection[str] = ()) -> tuple[Any, bool]:
+def state_and_draws(stateful: Stateful) -> tuple[Any, bool]:
     """Return the same, and whether the object drew random numbers."""
     before = capture_rng()
     state = stateful.state_dict()
     draws = digest_of_value(before) != digest_of_value(capture_rng())
     if draws:
-        restore_rng(before, keep)
+        restore_rng(before)
     return state, draws

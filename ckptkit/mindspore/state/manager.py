@@ -31,6 +31,7 @@ from ckptkit.mindspore.rng import words_drawn_unseeded
 from ckptkit.mindspore.state.digest import differing
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.holders import Stateful
+from ckptkit.mindspore.state.settings import warn_of_other_values
 from ckptkit.mindspore.state.sources import CycleStart, Sources, Training, captured
 from ckptkit.mindspore.state.start import Start
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, refuse_half_restored
@@ -193,7 +194,6 @@ class StateManager:
     def complete_step(self) -> Progress:
         """Return the same as `progress`, and note that the last batch has been trained."""
         self._sources.open_batch.end()
-        self._sources.began_with = {}  # from here on, training changes them
         for switches in self._sources.switches():
             switches.end_step()
         self.examination.end_step()
@@ -325,18 +325,17 @@ class StateManager:
             self.examination.begin()
 
     def iterator_made(self) -> None:
-        """Restore the random state again; call right after the dataset's iterator was made.
+        """Put back what was changed since the restore; call right after the dataset's iterator was made.
 
         Raises:
-            ResumeError: If the dataset seed was changed since the restore, or ``strict`` refuses what the loop has made
-                since then.
+            ResumeError: If the dataset seed was changed since the restore, or ``strict`` refuses.
         """
         if self.position is not None:
             self.position.iterator_made()
         if self._sources.batches is not None:
             self._sources.counting.begin_loop()
-        self.start.random_state()
-        self._sources.put_back()
+        if changed := self.start.undo_changes():
+            warn_of_other_values(changed)
         self.start.trained()
         if self._sources.batches is None:
             self.examination.begin()

@@ -181,11 +181,7 @@ class Switches:
                 group[name] = tuple(options[name]) if isinstance(group[name], tuple) else options[name]
                 changed.append(f"{name} of parameter group {self._prefix}{place}")
         if changed and tell:
-            _log.warning(
-                "%s: restored to the value at the save, which is not what the script set before its loop. To "
-                "continue with another setting, switch it within the loop, or start under another root",
-                some(changed),
-            )
+            warn_of_other_values(changed)
 
     def trained(self) -> None:
         self._restored = None
@@ -213,6 +209,14 @@ class Switches:
     def _digest(self) -> str:
         without, modes = [*map(_requires_grad, self._infos)], [network.modes() for network in self._networks]
         return xxhash.xxh3_128_hexdigest(repr((without, modes, [*map(_options_of, self._groups)])).encode())
+
+
+def warn_of_other_values(names: Sequence[str]) -> None:
+    _log.warning(
+        "%s: restored to the value at the save, which is not what the script set before its loop. To continue with "
+        "another one, set it within the loop, or start under another root",
+        some(names),
+    )
 
 
 def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:

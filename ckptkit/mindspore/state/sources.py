@@ -32,7 +32,6 @@ from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
 from ckptkit.mindspore.parameters.memory import SharedMemory, detached_of
 from ckptkit.mindspore.parameters.parameters import CellParameters, KeptParameters
 from ckptkit.mindspore.rng import capture_rng
-from ckptkit.mindspore.state.digest import differing, digests_by_place
 from ckptkit.mindspore.state.holders import NamedAttributes, NamedCell, ParameterHolder, state_of, stateful_of
 from ckptkit.mindspore.state.open_batch import OpenBatch
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -143,7 +142,6 @@ class Sources:
         self.ended: str | None = None  # why training ended for good
         self.prepared = False  # data and switches, by a start
         self.cycle_start: CycleStart | None = None
-        self.began_with: dict[str, dict[str, str]] = {}  # digests by object and place; "" for the parameters
         self.arrays: Mapping[str, str] = {}  # ``callbacks``: the classes that the run began with
         self.is_compiled = False  # the loop reaches a compiled function, which may train
 
@@ -297,35 +295,6 @@ class Sources:
             if names:
                 return given, sorted(names)
         return "", []
-
-    def note_beginning(self, *, resumes: bool) -> None:
-        """Remember the parameters and, if it ``resumes``, the objects given by name, for `changed_since`.
-
-        Not where ``Model`` trains, for which they are restored again. Of a loop that positions its data itself, only
-        parameters that were restored, and no rates: such a loop may set rates, and call objects, for its first batch
-        before it calls anything. What differs between two calls, such as a time, is left out, and so are objects with
-        parameters, but for `attributes`: whole networks.
-        """
-        self.began_with = {}
-        if self.batches is not None or (resumes and not self.by_model()):
-            left_out = self.parameters.rates() if self.batches is None else ()
-            digests = self.parameters.as_read if resumes else self.parameters.digests_in_place()
-            self.began_with[""] = {name: digest for name, digest in digests.items() if name not in left_out}
-        for given, held in self.stateful.items() if resumes and self.batches is not None else ():
-            if isinstance(self.given[given], NamedAttributes) or not isinstance(held, ParameterHolder | OtherCallbacks):
-                before, after = (digests_by_place(state_of(held)) for _ in range(2))
-                self.began_with[given] = dict(before.items() & after.items())
-
-    def changed_since(self) -> list[str]:
-        """Return the names of what the script has changed since it was remembered; forgets it."""
-        began_with, self.began_with = self.began_with, {}
-        parameters = began_with.pop("", {})
-        changed = differing(parameters, self.parameters.digests_in_place()) if parameters else []
-        draws = self.position.own_draws if self.position is not None else ()
-        for given, before in began_with.items():
-            if differing(before, digests_by_place(state_of(self.stateful[given], keep=draws))):
-                changed.append(given)
-        return sorted(changed)
 
 
 def captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]) -> Capture:

@@ -38,9 +38,7 @@ from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Stateful, state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources, decoded
-from ckptkit.mindspore.train.calls import before_next_call
 from ckptkit.mindspore.train.cell import (
-    OPTIMIZERS,
     AccumulationTrainCell,
     clear_half_restored,
     half_restored_from,
@@ -126,8 +124,7 @@ class Start:
         if is_folded:
             _tell_what_was_folded(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
-        sources.note_beginning(resumes=True)
-        self._watch_calls(progress.updates, self._examination.judge_changes)
+        self._watch_calls(progress.updates)
 
     def begin(self, root: str) -> None:
         """Begin the run at ``root`` with the parameters as they are; see `StateManager.begin`."""
@@ -180,24 +177,26 @@ class Start:
             _log.info("imported, but not weights of this training, and ignored: %s", some(ignored))
         self._prepare(contents.root)
 
-    def undo_changes(self) -> None:
+    def undo_changes(self) -> list[str]:
         """Undo changes to the state since `restore`; does nothing without it, or after `trained`.
 
         Reads again only those files of the checkpoint whose tensors were changed, where that can be detected. If that
-        fails, the parameters are half restored.
+        fails, the parameters are half restored. Returns the names of the parameters that were seen to be changed.
         """
-        if self._restored is not None:
-            sources = self._sources
-            sources.counting.fence()
-            mark_half_restored(sources.every_cell(), self._restored.checkpoint)
-            sources.parameters.leaves(at_boundary=False)  # looks where the parameters are now
-            sources.shared_memory.restore(self._shared)
-            sources.parameters.read_again_from(self._restored)
-            user = decoded(self._restored)["user"]
-            self._restore_objects(self._restored, user, lambda name, stateful: stateful.load_state_dict(user[name]))
-            clear_half_restored(sources.every_cell())
-            sources.put_back()
-            self.random_state()
+        if self._restored is None:
+            return []
+        sources = self._sources
+        sources.counting.fence()
+        mark_half_restored(sources.every_cell(), self._restored.checkpoint)
+        sources.parameters.leaves(at_boundary=False)  # looks where the parameters are now
+        sources.shared_memory.restore(self._shared)
+        changed = sources.parameters.read_again_from(self._restored)
+        user = decoded(self._restored)["user"]
+        self._restore_objects(self._restored, user, lambda name, stateful: stateful.load_state_dict(user[name]))
+        clear_half_restored(sources.every_cell())
+        sources.put_back()
+        self.random_state()
+        return changed
 
     def random_state(self) -> None:
         """Restore the random state of `restore`, except what the data has positioned; does nothing without it."""
@@ -249,7 +248,6 @@ class Start:
             sources.position.prepare(0, None)
         sources.prepared = True
         sources.parameters.note_buffers()
-        sources.note_beginning(resumes=False)
         for switches in sources.switches():
             switches.load(None, 0)
         self._watch_calls(0)
@@ -323,8 +321,8 @@ class Start:
                 f"of a train cell that is given by name cannot be converted. Start {worlds.before} ranks"
             )
 
-    def _watch_calls(self, updates: int, before: Callable[[], object] = lambda: None) -> None:
-        """Call ``before`` as the loop calls a cell next, and compare the steady parameters around that of ckptkit's.
+    def _watch_calls(self, updates: int) -> None:
+        """Compare the steady parameters around the next call of a train cell of ckptkit's.
 
         What a forward or backward pass changes is named, and each save copies it from then on. The optimizers, which
         have made ``updates``, record their memory at their next call.
@@ -334,7 +332,6 @@ class Start:
             memory.begin(updates)
 
         def begin() -> Callable[[], None]:
-            before()
             return partial(compare, parameters.steady_digests())
 
         def compare(steady: Mapping[str, str]) -> None:
@@ -349,10 +346,6 @@ class Start:
 
         if isinstance(sources.cell, AccumulationTrainCell):
             sources.cell.watch(begin)
-        if sources.batches is None and sources.began_with:
-            for cell in sources.cells:
-                if not isinstance(cell, (AccumulationTrainCell, *OPTIMIZERS)):
-                    before_next_call(cell, before)
 
     def _restore_objects(
         self, contents: Contents, states: Mapping[str, Any], give: Callable[[str, Stateful], object]
