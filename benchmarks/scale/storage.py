@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from botocore.exceptions import ClientError
 
 from ckptkit.storage.s3.options import Client, S3Options
-from ckptkit.storage.s3.requests import Bucket
 from ckptkit.storage.s3.retry import Patience, Retry
 from ckptkit.storage.s3.storage import S3Storage
 
@@ -106,8 +105,7 @@ class Objects:
 
 def storage_over(objects: Objects) -> S3Storage:
     """The product's storage; failures were repeated below it already."""
-    bucket = Bucket("simulated", Client(objects, None), Retry(Patience()), {})
-    return S3Storage("s3://simulated/run", bucket, "", S3Options())
+    return S3Storage("s3://simulated", Client(objects, None), Retry(Patience()), S3Options())
 
 
 def _error(code: str, status: int) -> ClientError:

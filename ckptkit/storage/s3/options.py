@@ -84,7 +84,7 @@ class Keys:
 
 
 class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships no types
-    """Gives botocore the keys for each request, and renews them from ``source``; ``generation`` counts changes."""
+    """Gives botocore the keys for each request, and renews them from ``source``."""
 
     def __init__(
         self,
@@ -94,36 +94,30 @@ class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships n
         self._source = source
         self._now = now
         self._lock = threading.Lock()
-        self._keys = self._ask()
-        self.generation = 1
-        super().__init__(self._keys.key, self._keys.secret, self._keys.token, method="ckptkit")
+        self.keys = self._ask()
+        super().__init__(self.keys.key, self.keys.secret, self.keys.token, method="ckptkit")
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
         with self._lock:
-            expires = self._keys.expires
+            expires = self.keys.expires
             if expires is not None and self._now() >= expires - _EARLY:
                 try:
-                    self._take(self._ask())
+                    self.keys = self._ask()
                 except StorageError as error:
                     if self._now() >= expires:
                         raise
                     _log.warning("%s. The previous keys are used until %s", error, expires)
-            return ReadOnlyCredentials(self._keys.key, self._keys.secret, self._keys.token)
+            return ReadOnlyCredentials(self.keys.key, self.keys.secret, self.keys.token)
 
-    def renew(self, used: int) -> bool:
-        """Ask the source, unless the keys changed since generation ``used``; returns whether they differ now."""
+    def renew(self, used: Keys | None) -> bool:
+        """Ask the source, unless the keys are others than those ``used`` already; returns whether they are now."""
         with self._lock:
-            if self.generation == used:
+            if self.keys == used:
                 try:
-                    self._take(self._ask())
+                    self.keys = self._ask()
                 except StorageError as error:
                     raise Transient(str(error)) from error  # it may succeed later
-            return self.generation != used
-
-    def _take(self, keys: Keys) -> None:
-        if keys != self._keys:
-            self._keys = keys
-            self.generation += 1
+            return self.keys != used
 
     def _ask(self) -> Keys:
         try:

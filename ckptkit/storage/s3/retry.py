@@ -168,7 +168,7 @@ _STATUS_HINTS = {
 }
 
 
-def code_of(error: BaseException) -> str:
+def code_of(error: BaseException | None) -> str:
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 

@@ -38,11 +38,11 @@ if place == "call":
 elif place == "link":
     os.link = lambda source, target: die()
 else:
-    from ckptkit.storage.s3.requests import Bucket
+    from ckptkit.storage.s3.storage import S3Storage
     inner._part_bytes = 64  # a shard of this run has two parts then; the server asks for their size at the end only
-    put_part = Bucket.put_part
-    Bucket.put_part = lambda self, key, upload, number, data, stop: (
-        die() if number == 2 else put_part(self, key, upload, number, data, stop)
+    send = S3Storage._send
+    S3Storage._send = lambda self, verb, key, operation, arguments, **given: (
+        die() if arguments.get("PartNumber") == 2 else send(self, verb, key, operation, arguments, **given)
     )
 save_at(8)
 """

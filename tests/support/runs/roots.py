@@ -19,7 +19,6 @@ from typing import Any
 
 from ckptkit.storage import LocalStorage, Storage
 from ckptkit.storage.s3.options import Client, S3Options, connect
-from ckptkit.storage.s3.requests import Bucket
 from ckptkit.storage.s3.retry import Patience, Retry
 from ckptkit.storage.s3.storage import S3Storage
 from support.clock import Clock
@@ -131,8 +130,8 @@ class BucketRoot:
         return BucketRoot(store, self.bucket)
 
     def storage(self) -> Storage:
-        bucket = Bucket(self.bucket, self.store.products, self.store.retry(), {})
-        return S3Storage(self.url, bucket, "run", S3Options(default_block_size=self.store.part_bytes))
+        options = S3Options(default_block_size=self.store.part_bytes)
+        return S3Storage(self.url, self.store.products, self.store.retry(), options)
 
     def tree(self) -> Tree:
         found: Tree = {}

@@ -35,7 +35,7 @@ def opened(proxy, bucket, **options):
 @pytest.fixture
 def storage(proxy, bucket):
     made = opened(proxy, bucket, retry_for=timedelta(seconds=60))
-    made._bucket._retry._wait = lambda seconds: None  # no real waiting
+    made._retry._wait = lambda seconds: None  # no real waiting
     made.probe()
     return made
 
@@ -159,7 +159,7 @@ def test_lost_completion_reply_is_settled_by_token(storage, proxy, bucket):
 def test_upload_cleared_by_later_attempt_is_error(operation, other, storage, bucket, monkeypatch):
     """Also if the key holds other bytes by then: they are not taken for its own."""
     put = lambda: other and bucket.put(BELOW + "a/1", other)  # noqa: E731
-    monkeypatch.setattr(storage._bucket._client.api, operation, refusing(operation, before=put))
+    monkeypatch.setattr(storage._client.api, operation, refusing(operation, before=put))
     failed(lambda: write_large(storage), "its upload no longer exists")
     assert bucket.get(BELOW + "a/1") == other
     assert bucket.uploads() == []
@@ -169,7 +169,7 @@ def test_parts_that_fail_together_end_the_write(storage, bucket, monkeypatch):
     """Each gives its memory back: who fills the next part waits for that, and would for ever."""
     together = threading.Barrier(4)  # as many as are on their way at once
     denied = refusing("UploadPart", "AccessDenied", 403, lambda: together.wait(60))
-    monkeypatch.setattr(storage._bucket._client.api, "upload_part", denied)
+    monkeypatch.setattr(storage._client.api, "upload_part", denied)
     write = lambda: storage.write("a/1", io.BytesIO(bytes(9 * PART)), 9 * PART)  # noqa: E731
     end_in_time(lambda: failed(write, "could not write part"))
     assert bucket.uploads() == []
@@ -182,7 +182,7 @@ def test_an_interpreter_that_ends_waits_for_no_server(storage, bucket, monkeypat
         def readinto(self, buffer):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage._bucket, "abort_upload", lambda *_: pytest.fail("it asks the server"))
+    monkeypatch.setattr(storage, "_abort", lambda *_: pytest.fail("it asks the server"))
     with pytest.raises(KeyboardInterrupt):
         storage.write("a/1", Interrupted(), len(LARGE))
     assert bucket.uploads() == [BELOW + "a/1"]
@@ -227,7 +227,7 @@ def test_expired_keys_are_requested_anew(proxy, bucket):
     given = []
     keys = lambda: given.append(f"token-{len(given)}") or {"key": "testing", "secret": "testing", "token": given[-1]}  # noqa: E731
     storage = opened(proxy, bucket, key=None, secret=None, credentials=keys)
-    storage._bucket._retry._wait = lambda seconds: None
+    storage._retry._wait = lambda seconds: None
     fault = proxy.inject(RequestFault("expired", times=2))
     written(storage, bucket)
     assert (fault.fired, len(given)) == (2, 3)

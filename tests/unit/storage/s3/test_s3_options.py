@@ -22,7 +22,7 @@ def _no_keys_around(monkeypatch):
 
 
 def client_of(url="s3://bucket/a", **options):
-    return open_storage(url, {**GIVEN, **options})._bucket._client.api
+    return open_storage(url, {**GIVEN, **options})._client.api
 
 
 def test_what_is_no_root_or_option_is_named():
@@ -78,13 +78,13 @@ def test_parts_lanes_and_settling_time_are_as_asked():
     asked = {"default_block_size": 6 << 20, "max_concurrency": 40, "settle": timedelta(seconds=9)}
     storage = open_storage("s3://bucket/a", {**GIVEN, **asked, "request_timeout": timedelta(minutes=7)})
     assert storage.window_bytes == 2 * 40 * (6 << 20)
-    assert storage._bucket._client.api.meta.config.max_pool_connections > 2 * 40  # a connection for every lane
+    assert storage._client.api.meta.config.max_pool_connections > 2 * 40  # a connection for every lane
     assert storage._lease._settle == timedelta(seconds=9)
-    assert storage._bucket._retry._patience.request == timedelta(minutes=7)
+    assert storage._retry._patience.request == timedelta(minutes=7)
 
 
 def signed_url(**options):
-    api = open_storage("s3://bucket/a", {"endpoint_url": NOWHERE, **options})._bucket._client.api
+    api = open_storage("s3://bucket/a", {"endpoint_url": NOWHERE, **options})._client.api
     return api.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "k"})
 
 
@@ -132,13 +132,13 @@ def test_obs_is_reached_as_obs_wants_it(monkeypatch):
     around = {"OBS_ENDPOINT": PUBLIC, "OBS_ACCESS_KEY_ID": "a", "OBS_SECRET_ACCESS_KEY": "b"}
     for name, value in around.items():
         monkeypatch.setenv(name, value)
-    client = open_storage("obs://bucket/runs")._bucket._client.api
+    client = open_storage("obs://bucket/runs")._client.api
     assert client.meta.config.signature_version == "s3v4"
     url = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "k"})
     assert url.startswith("https://bucket.obs.cn-north-4.myhuaweicloud.com/k?")
     own = {"signature_version": "s3", "s3": {"addressing_style": "path"}}
     for given, expected in [(own, ("s3", "path")), ({"s3": {"use_accelerate_endpoint": False}}, ("s3v4", "virtual"))]:
-        config = open_storage("obs://bucket/runs", {"config_kwargs": given})._bucket._client.api.meta.config
+        config = open_storage("obs://bucket/runs", {"config_kwargs": given})._client.api.meta.config
         assert (config.signature_version, config.s3["addressing_style"]) == expected
 
 
@@ -185,10 +185,10 @@ def test_the_endpoint_may_lack_its_scheme():
 def test_keys_in_the_environment_are_read_again(monkeypatch):
     environment = {"OBS_ACCESS_KEY_ID": "a", "OBS_SECRET_ACCESS_KEY": "b"}
     credentials = RenewedCredentials(S3Options().keys(environment))
-    assert not credentials.renew(credentials.generation)
+    assert not credentials.renew(credentials.keys)
     environment["OBS_SECRET_ACCESS_KEY"] = "c"
     assert credentials.get_frozen_credentials().secret_key == "b"
-    used = credentials.generation
+    used = credentials.keys
     assert credentials.renew(used)
     assert credentials.renew(used)  # another request that was signed with the old ones: no need to ask again
     assert credentials.get_frozen_credentials().secret_key == "c"

@@ -92,7 +92,7 @@ class TestOnRclone(InBucket):
 
 def test_every_object_is_written_encrypted(bucket):
     storage, sent = opened(bucket, s3_additional_kwargs=KMS), []
-    api = storage._bucket._client.api  # the requests themselves: which operation asked for it
+    api = storage._client.api  # the requests themselves: which operation asked for it
     api.meta.events.register("before-call.s3", lambda model, params, **_: sent.append((model.name, params)))
     storage.create("COMMIT", b"1")
     storage.write("small", io.BytesIO(b"2"), 1)
