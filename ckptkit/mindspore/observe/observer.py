@@ -31,6 +31,7 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.observe.data_changes import DataChanges
+from ckptkit.mindspore.observe.kinds import MOST_ITEMS, OUTSIDE
 from ckptkit.mindspore.observe.liveness import gathers
 from ckptkit.mindspore.observe.outside import Outside
 from ckptkit.mindspore.observe.packing import CannotPackError, Packer, Unpacker, has_content, refilled, signature_of
@@ -38,7 +39,6 @@ from ckptkit.mindspore.observe.paths import Chain, chain_of, is_below, plain_cha
 from ckptkit.mindspore.observe.places import Places, is_followed, is_settable
 from ckptkit.mindspore.observe.roots import Reached, Roots, is_module_level, label_of, users_frames
 from ckptkit.mindspore.observe.users import is_users_function
-from ckptkit.mindspore.observe.values import MOST_ITEMS, OUTSIDE
 from ckptkit.mindspore.observe.walk import OF_DATA, Home, Node, Walk
 from ckptkit.mindspore.parameters.memory import is_compiled
 

@@ -41,8 +41,16 @@ from ckptkit.mindspore.observe.attributes import (
     own_attributes,
     set_attribute,
 )
+from ckptkit.mindspore.observe.kinds import (
+    ATOMS,
+    GENERATORS,
+    extends_plain,
+    generator_of,
+    iterated,
+    reduced,
+    text_of,
+)
 from ckptkit.mindspore.observe.users import is_users_class
-from ckptkit.mindspore.observe.values import ATOMS, GENERATORS, extends_plain, generator_of, iterated, reduced, text_of
 from ckptkit.mindspore.parameters.apply import tensor_of
 from ckptkit.mindspore.rng import restore_generator
 
@@ -374,7 +382,7 @@ def _ordered(value: Any) -> Iterable[Any]:
     """Return the items of a container; those of a set in an order that is the same in every process."""
     for base in (set, frozenset):
         if issubclass(type(value), base):
-            return sorted(base.__iter__(value), key=lambda item: text_of(item) or "")
+            return sorted(base.__iter__(value), key=text_of)
     return iterated(value)
 
 

@@ -19,8 +19,8 @@ from typing import Any
 from mindspore import nn
 
 from ckptkit.mindspore.observe.frame_variables import variables_of
+from ckptkit.mindspore.observe.kinds import Known, globals_of
 from ckptkit.mindspore.observe.liveness import code_names, in_loop, live_names, looped_global_names
-from ckptkit.mindspore.observe.parts import Known, globals_of
 from ckptkit.mindspore.observe.paths import Root
 from ckptkit.mindspore.observe.users import is_users_frame, is_users_function, library_of
 from ckptkit.mindspore.observe.walk import Walk

@@ -8,7 +8,6 @@ Guarantees: bounded in objects and depth; reads objects and runs no code of the 
 
 from __future__ import annotations
 
-import enum
 import functools
 import re
 import sys
@@ -19,27 +18,18 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import mindspore as ms
-import numpy as np
-from mindspore import nn
+from mindspore import nn, ops
 
-from ckptkit.mindspore.observe.attributes import CACHED
-from ckptkit.mindspore.observe.liveness import code_names
-from ckptkit.mindspore.observe.parts import Known, parts_of
+from ckptkit.mindspore.observe.kinds import ATOMS, Known, described, text_of_atom
 from ckptkit.mindspore.observe.paths import Chain, Root, Step
-from ckptkit.mindspore.observe.users import is_users_class, is_users_function, library_of
-from ckptkit.mindspore.observe.values import ATOMS, CONTAINERS, GENERATORS, own_text_of, text_of
+from ckptkit.mindspore.observe.users import is_users_class, library_of
 
 OF_DATA = "of the data: "
 _MOST_OBJECTS, _MOST_DEPTH = 20_000, 14
 _ATOMS = frozenset(ATOMS)
 _NEVER = (
     *(types.FrameType, types.CodeType, types.TracebackType, type(threading.Lock())),
-    *(type(threading.RLock()), threading.Condition, re.Pattern, type(sys.flags)),
-)
-_EXTENDED_BY_USERS = (ms.Tensor, np.ndarray, *GENERATORS, *CONTAINERS)
-_FIXED = (*ATOMS, tuple, type, types.FunctionType, types.BuiltinFunctionType)
-_RANDOM_OR_TIME = frozenset(
-    ("random", "rand", "randn", "randint", "normal", "uniform", "choice", "shuffle", "permutation", "time")
+    *(type(threading.RLock()), threading.Condition, re.Pattern, type(sys.flags), ops.Primitive),
 )
 
 
@@ -132,31 +122,24 @@ class Walk:
         value = node.value
         kind: Any = type(value)
         if kind in _ATOMS:
-            node.text = text_of(value) or ""
-            self.nodes[node.path] = node
+            node.text = text_of_atom(value)
+        elif id(value) in self.known.stored:
+            if not (issubclass(kind, ms.Tensor) and node.step[0] in ("item", "key")):
+                return
+            node.text = f"the parameter {getattr(value, 'name', '')}"  # which of them it refers to
+        elif not _is_walked(kind):
             return
-        if id(value) in self.known.stored:
-            if issubclass(kind, ms.Tensor) and node.step[0] in ("item", "key"):
-                node.text = f"the parameter {getattr(value, 'name', '')}"  # which of them it refers to
-                self.nodes[node.path] = node
-            return
-        if not _is_walked(kind):
-            return
-        if id(value) in self.known.data:
+        elif id(value) in self.known.data:
             node.text = f"{OF_DATA}{self.known.data[id(value)]}"
-            self.nodes[node.path] = node
-            return
-        text = _text_of_cache(value) if kind is CACHED else text_of(value)
-        node.text = own_text_of(value) if text is None else text
-        if library_of(kind) != "ckptkit":
-            self.nodes[node.path] = node
-        has_parts = text is None or kind is CACHED or issubclass(kind, (enum.Enum, ms.Parameter))
-        has_parts = has_parts or (issubclass(kind, _EXTENDED_BY_USERS) and is_users_class(kind))
-        if has_parts and id(value) not in self.seen and node.depth < _MOST_DEPTH:
-            self.seen[id(value)] = node
-            node.is_open = True
-            for step, part in parts_of(value, self.known):
-                self._waiting.append(Node(part, None if type(step) is Root else node, step))
+        else:
+            node.text, parts = described(value, self.known)
+            if parts and id(value) not in self.seen and node.depth < _MOST_DEPTH:
+                self.seen[id(value)] = node
+                node.is_open = True
+                self._waiting += [Node(part, None if type(step) is Root else node, step) for step, part in parts]
+            if library_of(kind) == "ckptkit":
+                return
+        self.nodes[node.path] = node
 
 
 @functools.lru_cache(maxsize=4096)
@@ -166,18 +149,3 @@ def _is_walked(kind: Any) -> bool:
     if issubclass(kind, threading.Thread):
         return is_users_class(kind)
     return not issubclass(kind, _NEVER)
-
-
-def _text_of_cache(function: Any) -> str:
-    return f"cache of {function.cache_info().currsize}" if _reads_state(function) else "cache"
-
-
-def _reads_state(function: Any) -> bool:
-    """Return whether a cached function names what can change, so that its values cannot be computed again."""
-    wrapped = function.__wrapped__
-    if type(wrapped) is not types.FunctionType or not is_users_function(wrapped):
-        return type(wrapped) is types.MethodType
-    draws = code_names(wrapped.__code__)[1] & _RANDOM_OR_TIME
-    parts = (part for _, part in parts_of(wrapped, Known()))
-    is_method = wrapped.__code__.co_varnames[:1] == ("self",)
-    return is_method or bool(draws) or any(not issubclass(type(part), _FIXED) for part in parts)

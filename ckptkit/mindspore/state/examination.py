@@ -24,10 +24,10 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import LOADER
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
+from ckptkit.mindspore.observe.kinds import Known
 from ckptkit.mindspore.observe.message import in_words, named, stored
 from ckptkit.mindspore.observe.named_objects import owner_of
 from ckptkit.mindspore.observe.observer import Observer
-from ckptkit.mindspore.observe.parts import Known
 from ckptkit.mindspore.observe.paths import Root
 from ckptkit.mindspore.observe.random_operators import Finding, RandomOperators, code_of_data, sentences
 from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of, users_frames

@@ -33,8 +33,8 @@ from ckptkit.core.text import listed, some
 from ckptkit.core.tree import encode_tree
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.observe.attributes import attributes_of
+from ckptkit.mindspore.observe.kinds import EVERY_CELL
 from ckptkit.mindspore.observe.packing import refilled
-from ckptkit.mindspore.observe.parts import EVERY_CELL
 from ckptkit.mindspore.observe.users import is_of_users
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.parameters import CellBuffers

@@ -8,7 +8,7 @@ import pytest
 from mindspore import nn
 from unit.mindspore.observe.lives import reached
 
-from ckptkit.mindspore.observe.parts import Known
+from ckptkit.mindspore.observe.kinds import Known
 from ckptkit.mindspore.observe.roots import Roots, users_frames
 from ckptkit.mindspore.observe.walk import Walk
 

@@ -19,7 +19,7 @@ import pytest
 from mindspore import nn
 from unit.mindspore.observe.hostile import armed, objects
 
-from ckptkit.mindspore.observe.parts import Known
+from ckptkit.mindspore.observe.kinds import Known
 from ckptkit.mindspore.observe.paths import Root
 from ckptkit.mindspore.observe.walk import Walk
 
