@@ -25,9 +25,9 @@ Message = TypeVar("Message", bound=StrictModel)
 
 
 class RankStatus(StrictModel):
-    """Holds what one rank reports before a save."""
+    """Holds what one rank reports before a save, and of the outcome of the final one, which only rank 0 knows."""
 
-    progress: Progress | None = None  # None only together with `end`
+    progress: Progress | None = None  # None together with `end`, and after the final save
     model: str = ""  # digest of the specs of its replicated and sharded leaves, in order
     cuts: str = ""  # digest of the boxes of its sharded leaves; empty if it has none
     replicas: str | None = None  # digest of the bits of its replicated leaves, if they are compared
@@ -39,6 +39,7 @@ class RankStatus(StrictModel):
     number: int = 0  # of the save that would begin now
     name: str = ""  # that rank 0 would give the save
     committed: str | None = None  # rank 0's commit at this progress
+    failure: str = ""  # of the final save
     newest: str | None = None  # rank 0's last commit
     interval: int | None = None  # cycles until the next save of `SaveEvery.auto`, as this rank measures it
     free: tuple[bool, ...] = ()  # for each mirror, whether this rank would upload a commit to it at once

@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -31,8 +31,8 @@ from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.core.stack import call_of
 from ckptkit.core.text import many
 from ckptkit.core.waiting import Countdown, countdown
+from ckptkit.core.worker import NoThreadError
 from ckptkit.errors import CkptKitError, Preempted, ResumeError, SaveFailedError, StaleAttemptError, StorageError
-from ckptkit.format.documents import StrictModel
 from ckptkit.format.events import Began, How, Spent
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName
 from ckptkit.manager.agreement import RankStatus, RankSync
@@ -86,16 +86,6 @@ class _Moment:
     replicas: str | None  # digest of what must be the same in all ranks, if that is compared
     begun: float  # seconds
     is_final: bool  # nothing follows
-
-
-class _Settled(StrictModel):
-    """Holds what a rank says of the final save; only rank 0 knows the outcome."""
-
-    is_busy: bool = False  # this rank is still writing
-    is_late: bool = False  # and its grace is over
-    checkpoint: str | None = None
-    why: str = ""
-    end: RankFailure | None = None
 
 
 class _LateError(Exception):
@@ -232,10 +222,10 @@ class Run:
         self._is_finished = True
         progress = self._begin_save(state, metrics)
         self.recorder.flush_next = True
-        settled = self._settle(state, metrics, _ENDLESS)
-        if settled.checkpoint is None:
+        outcome = self._settle(state, metrics, _ENDLESS)
+        if outcome.committed is None:
             raise SaveFailedError(
-                f"the final save failed ({ERROR_BUDGET} in a row): {settled.why.removesuffix('.')}. Repair the "
+                f"the final save failed ({ERROR_BUDGET} in a row): {outcome.failure.removesuffix('.')}. Repair the "
                 f"storage. {self.preemption.account()}"
             ) from self._failure
         meets = self.preemption.is_watched and not self.is_over
@@ -252,75 +242,84 @@ class Run:
         if meets and any(self.rank_sync.flags(asked)):
             if not asked:
                 self.preemption.ask("another rank was asked to end")
-            self._end(settled, progress)
-        return settled.checkpoint
+            self._end(outcome, progress)
+        return outcome.committed
 
     def _leave(self, state: Capturable, metrics: Metrics) -> None:
         """Take the final save after a request to end, as far as the grace allows, and end."""
         # With "exit", a thread ends the process at the end of the grace.
         left = _ENDLESS if self.preemption.exits else self.preemption.seconds_left
         try:
-            settled = self._settle(state, metrics, left)
+            outcome = self._settle(state, metrics, left)
         except _LateError:
             self._is_given_up = True
-            settled = _Settled(why="it was not committed within the grace period, and continues in the background")
+            outcome = RankStatus(
+                failure="it was not committed within the grace period, and continues in the background"
+            )
         try:
-            if settled.checkpoint is not None:
+            if outcome.committed is not None:
                 self.mirrors.finish(left)
         except (SaveFailedError, NotEndedError) as error:
             self._is_given_up = True  # after this, nothing ends the process at the end of the grace
             _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))
-        self._end(settled, state.progress())
+        self._end(outcome, state.progress())
 
-    def _settle(self, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
-        """Save ``state`` in all ranks until that is committed or has failed too often; every rank returns the same."""
-        settled = _Settled()
+    def _settle(self, state: Capturable, metrics: Metrics, left: Countdown) -> RankStatus:
+        """Save in all ranks until that is committed or has failed too often; return the outcome, which rank 0 knows."""
+        outcome = RankStatus()
         self.results.forgive()
         for _ in range(ERROR_BUDGET):
             handle = self._save(state, metrics, left, is_final=True)
             if not self.rank_sync.leads:
                 self.preemption.recall()  # rank 0 has just reported its earlier commits
-            said = self._outcomes(handle, left)
+            outcome, *_ = self._when_idle(partial(self._meet_after, handle), left)
             self._failure = handle.exception()
             self._collect(tolerate=True)
-            if isinstance(self._failure, StaleAttemptError):
-                raise self._failure
-            for rank, word in enumerate(said):
-                if word.end is not None:
-                    raise word.end.error(rank)
-            settled = said[0]
-            if settled.checkpoint is not None:
+            if outcome.committed is not None:
                 break
-        return settled
+        return outcome
 
-    def _outcomes(self, handle: SaveHandle, left: Countdown) -> list[_Settled]:
-        """Return what each rank says of its save, by rank, once none writes any more."""
+    def _meet_after(self, handle: SaveHandle, *, is_late: bool) -> list[RankStatus]:
+        """Tell all ranks how this rank's part of the final save ended."""
+        if self.results.busy:
+            return self.rank_sync.words(RankStatus(busy=True, late=is_late), None)
+        error = handle.exception()
+        if error is None:
+            return self.rank_sync.words(RankStatus(committed=handle.result()), None)
+        end = error if isinstance(error, StaleAttemptError) else None
+        mine = RankStatus(failure=account_of(error), end=None if end is None else RankFailure.of(end))
+        return self.rank_sync.words(mine, end)
+
+    def _when_idle(self, meet: Callable[..., list[RankStatus]], left: Countdown) -> list[RankStatus]:
+        """Meet the other ranks again and again until none writes any more.
+
+        No rank waits for another rank's storage inside a gather, because frameworks abort it (on CPU after 30 s). Every
+        rank waits a little for its own writer, and all meet again.
+        """
         while True:
             self._wait_a_while(left)
-            is_busy = self.results.busy
-            mine = _Settled(is_busy=True, is_late=left() <= 0) if is_busy else _settled_by(handle)
-            said = self.rank_sync.exchange(mine)
-            if any(word.is_late for word in said):
-                raise _LateError
-            if not any(word.is_busy for word in said):
+            said = meet(is_late=left() <= 0)
+            if not any(word.busy for word in said):
                 return said
+            if any(word.busy and word.late for word in said):
+                raise _LateError
 
-    def _end(self, settled: _Settled, progress: Progress) -> None:
+    def _end(self, outcome: RankStatus, progress: Progress) -> None:
         preemption = self.preemption
         preemption.settle()
         self.is_over = True
-        if settled.checkpoint is not None:
+        if outcome.committed is not None:
             message = (
-                f"{preemption.why}: saved {settled.checkpoint} at {preemption.url} (epoch {progress.epoch}, batch "
+                f"{preemption.why}: saved {outcome.committed} at {preemption.url} (epoch {progress.epoch}, batch "
                 f"{progress.batch}, micro-step {progress.micro_step} of {progress.accumulation_steps}). The same "
                 "command continues from it"
             )
         else:
-            message = f"{preemption.why}: the last save failed: {settled.why}. {preemption.account()}"
+            message = f"{preemption.why}: the last save failed: {outcome.failure}. {preemption.account()}"
         _log.warning("%s", message)
         self.results.tell()
         if preemption.exits:
-            raise Preempted(message, settled.checkpoint)
+            raise Preempted(message, outcome.committed)
 
     def _begin_save(self, state: Capturable, metrics: Metrics) -> Progress:
         progress = self._reached = state.progress()
@@ -525,19 +524,13 @@ class Run:
         return _Moment(capture, numbers, replicas, begun, is_final)
 
     def _meet_idle(self, moment: _Moment, left: Countdown = _ENDLESS) -> list[RankStatus]:
-        """Meet as `_meet` does, once no rank is writing.
+        """Meet as `_meet` does, once no rank is writing."""
 
-        No rank waits for another rank's storage inside a gather, because frameworks abort it (on CPU after 30
-        s). Every rank waits a little for its own writer, and all meet again.
-        """
-        while True:
-            self._wait_a_while(left)
+        def meet(*, is_late: bool) -> list[RankStatus]:
             self._collect(tolerate=moment.is_final)
-            said = self._meet(moment, is_late=left() <= 0)
-            if not any(word.busy for word in said):
-                return said
-            if any(word.busy and word.late for word in said):
-                raise _LateError
+            return self._meet(moment, is_late=is_late)
+
+        return self._when_idle(meet, left)
 
     def _meet(self, moment: _Moment, *, is_late: bool = False) -> list[RankStatus]:
         capture, leads = moment.capture, self.rank_sync.leads
@@ -594,8 +587,12 @@ class Run:
             self.results.begin(self._number, handle)
             self.saver.begin(request)
             write = partial(self._write, handle, request, self._monotonic(), HEARTBEAT.spent())
-            if not handle.start(write, gives_way=not moment.is_final):
-                self.saver.abandon(request)
+            worker = handle.prepare(write, gives_way=not moment.is_final)
+            try:
+                worker.start()
+            except (NoThreadError, MemoryError) as error:  # a failed save like any other
+                if handle.withdraw(error):
+                    self.saver.abandon(request)
         except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
             handle.withdraw(error)
             raise
@@ -620,7 +617,11 @@ class Run:
 
         try:
             self.results.begin(self._number, handle)
-            handle.start(confirm)
+            worker = handle.prepare(confirm)
+            try:
+                worker.start()
+            except (NoThreadError, MemoryError) as error:
+                handle.withdraw(error)
         except BaseException as error:  # Ctrl-C, as in `_begin`
             handle.withdraw(error)
             raise
@@ -684,14 +685,6 @@ def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver | Par
     if not rank_sync.is_alone:
         receipts = Receipts(setup.storage, rank_sync.size, setup.ranks.patience, monotonic=setup.system.monotonic)
     return Saver(setup.storage, opened.document, opened.run_id, retention, receipts, room=room)
-
-
-def _settled_by(handle: SaveHandle) -> _Settled:
-    error = handle.exception()
-    if error is None:
-        return _Settled(checkpoint=handle.result())
-    end = RankFailure.of(error) if isinstance(error, StaleAttemptError) else None
-    return _Settled(why=account_of(error), end=end)
 
 
 def _numbers(metrics: Metrics) -> dict[str, float]:

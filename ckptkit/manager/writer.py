@@ -16,7 +16,7 @@ from datetime import timedelta
 from ckptkit.checkpoint.write import Staged
 from ckptkit.core.save_report import SaveReport, SaveTotals
 from ckptkit.core.waiting import LongWait, countdown
-from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
+from ckptkit.core.worker import NoThreadError, Worker, awaited
 from ckptkit.errors import CkptKitError, ResumeError, SaveFailedError, StaleAttemptError
 from ckptkit.manager.agreement import RankSync
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase
@@ -42,10 +42,8 @@ class SaveHandle:
 
     def __init__(self, staged: Staged | None) -> None:
         self._staged = staged
-        self._worker: Worker | None = None
-        self._ended = Latch()
-        self._report: SaveReport | None = None
-        self._error: BaseException | None = None
+        self._outcome: SaveReport | BaseException | None = None  # set in one step, whatever a signal interrupts
+        self.worker: Worker | None = None
 
     @property
     def writes(self) -> bool:
@@ -58,7 +56,7 @@ class SaveHandle:
         Each call also gives the writer the slices that it may be waiting for, as far as there is room, so that a loop
         over `done` terminates.
         """
-        if not self._ended.is_open:
+        if self._outcome is None:
             self._advance()
         return self._has_ended()
 
@@ -78,74 +76,61 @@ class SaveHandle:
         """Wait for the end and return the save's error or None; raises TimeoutError as `result` does."""
         self._wait(timeout)
         AT_EXIT.discard(self.finish)
-        return self._error
+        return self._outcome if isinstance(self._outcome, BaseException) else None
 
     def report(self, timeout: timedelta | None = None) -> SaveReport:
         """Wait for the commit and return what it cost; raises as `result` does."""
         error = self.exception(timeout)
         if error is not None:
             raise error
-        assert self._report is not None  # noqa: S101 - the save has ended
-        return self._report
+        assert isinstance(self._outcome, SaveReport)  # noqa: S101 - it is no error
+        return self._outcome
 
     def end(self, outcome: SaveReport | BaseException) -> None:
         """Set the outcome, from the code that runs the save."""
-        # The latch opens last, whatever a signal interrupts here: without an outcome the save would count as committed.
-        if isinstance(outcome, BaseException):
-            self._error = outcome
-        else:
-            self._report = outcome
+        self._outcome = outcome
+        if isinstance(outcome, SaveReport):
             AT_EXIT.discard(self.finish)
-        self._ended.open()
 
-    def start(self, write: Callable[[], None], *, gives_way: bool = True) -> bool:
-        """Run ``write``, which calls `end`, in a thread that ``gives_way`` to training; return True.
-
-        If no thread can be started, that is a failed save like any other, and the return value is False.
-        """
-        self._worker = Worker(write, "ckptkit-writer", gives_way=gives_way)
+    def prepare(self, write: Callable[[], None], *, gives_way: bool = True) -> Worker:
+        """Return the worker that runs ``write``, which calls `end`; the exit waits for it from now on."""
+        self.worker = Worker(write, "ckptkit-writer", gives_way=gives_way)
         AT_EXIT.add(self.finish)
-        try:
-            self._worker.start()
-        except (NoThreadError, MemoryError) as error:
-            if self._take_back():
-                self.end(error)
-                return False
-        return True
+        return self.worker
 
-    def withdraw(self, error: BaseException) -> None:
-        """End a save that has not begun, so that it never does; leave one that runs or has ended.
+    def withdraw(self, error: BaseException) -> bool:
+        """End a save that has not begun, so that it never does, and return True; leave one that runs or has ended.
 
-        Call this where an error, such as Ctrl-C, may have arrived before, in or after `start`.
+        Call this where an error, such as Ctrl-C, may have arrived before, in or after the start of the worker. That no
+        thread can be started is the failure of this save.
         """
-        if self._take_back():
-            self._error = SaveFailedError("the save was interrupted before it began")
-            self._error.__cause__ = error
-            self._ended.open()
+        if self._outcome is not None or not (self.worker is None or self.worker.take_back()):
+            return False
+        if not isinstance(error, NoThreadError | MemoryError):
+            cause, error = error, SaveFailedError("the save was interrupted before it began")
+            error.__cause__ = cause
+        self._fail(error)
+        return True
 
     def finish(self) -> None:
         """At interpreter exit, wait for the end, and log a failure that nobody has asked for."""
         self._wait(None)
-        if self._error is not None:
+        if isinstance(self._outcome, BaseException):
             _log.warning(
                 "the last background save failed, and the program ended without checking its result: %s. What was "
                 "committed before is untouched",
-                account_of(self._error).rstrip("."),
+                account_of(self._outcome).rstrip("."),
             )
 
-    def _take_back(self) -> bool:
-        if self._ended.is_open or not (self._worker is None or self._worker.take_back()):
-            return False
-        self._leave()
-        return True
-
-    def _leave(self) -> None:
+    def _fail(self, error: BaseException) -> None:
+        """End a save that nobody writes."""
         AT_EXIT.discard(self.finish)
         if self._staged is not None:
             self._staged.release()
+        self._outcome = error
 
     def _wait(self, timeout: timedelta | None) -> None:
-        if self._ended.is_open:
+        if self._outcome is not None:
             return
         staged = self._staged
         seconds_left = countdown(timeout)
@@ -159,7 +144,8 @@ class SaveHandle:
                         "the save under way cannot be waited for here: its fence, or a copy for it, is in progress in "
                         "this thread, below a signal handler. Set a flag there, and wait when that call has returned"
                     )
-                self._ended.wait(min(glance, seconds_left()))
+                if self.worker is not None:
+                    self.worker.wait(min(glance, seconds_left()))
                 if self._has_ended():
                     return
                 if not seconds_left():
@@ -174,17 +160,17 @@ class SaveHandle:
     def _has_ended(self) -> bool:
         """Return whether there is an outcome; a thread that ended without one, or never begins, becomes an error."""
         # Without a worker: Ctrl-C arrived before it was made, so nobody else ends the save.
-        if not self._ended.is_open and (self._worker is None or self._worker.is_lost):
-            self.withdraw(RuntimeError("its thread was never started"))
-            if not self._ended.is_open:
-                self._leave()
-                self.end(
+        is_gone = self.worker is None or self.worker.has_ended or self.worker.is_lost
+        if is_gone and self._outcome is None:  # in this order: a worker sets the outcome before it ends
+            is_begun = not self.withdraw(RuntimeError("its thread was never started"))
+            if is_begun and self._outcome is None:
+                self._fail(
                     SaveFailedError(
                         "the thread that writes the checkpoint is not in this process: it died, or this process was "
                         "forked from the training process. Only the training process can wait for the save"
                     )
                 )
-        return self._ended.is_open
+        return self._outcome is not None
 
 
 class SaveResults:

@@ -97,15 +97,6 @@ def test_no_ctrl_c_while_a_save_is_asked_keeps_it_waiting(tmp_path, action):
     manager.close()
 
 
-def test_no_ctrl_c_while_a_failure_is_kept_makes_it_a_commit():
-    """As where no thread can be started, so that the training thread itself ends the save."""
-    for nth, ctrl_c in at_each_place(3, writer, worker):
-        handle = writer.SaveHandle(None)
-        with contextlib.suppress(KeyboardInterrupt), ctrl_c:
-            handle.end(OSError("refused"))
-        assert not handle._ended.is_open or isinstance(handle._error, OSError), f"place {nth}"
-
-
 def test_no_ctrl_c_while_a_commit_is_confirmed_keeps_the_manager_waiting(tmp_path):
     manager, run = begun(tmp_path)
     train(run, 1)
