@@ -207,12 +207,6 @@ class FaultProxy:
             if not self._stalled.wait_for(lambda: len(self._stalls) >= count, timeout.total_seconds()):
                 raise TimeoutError(f"{len(self._stalls)} requests are stalled, not {count}, after {timeout}")
 
-    def wait_unstalled(self, timeout: timedelta = timedelta(seconds=_LONG_SECONDS)) -> None:
-        """Return when nothing is stalled, such as after the clients left."""
-        with self._stalled:
-            if not self._stalled.wait_for(lambda: not self._stalls, timeout.total_seconds()):
-                raise TimeoutError(f"{len(self._stalls)} requests are still stalled after {timeout}")
-
     def stall(self, connection: socket.socket) -> None:
         """Return when released; raises a ConnectionResetError if the client left before that."""
         mine, theirs = socket.socketpair()

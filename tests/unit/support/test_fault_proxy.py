@@ -1,10 +1,7 @@
 """Every fault of the proxy does what it says, on the server too, and counts; without one, it changes nothing."""
 
-import http.client
 import random
 import socket
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
 from botocore.exceptions import ClientError
@@ -74,64 +71,6 @@ def test_a_reset_before_in_and_after_what_is_done(client, bucket, proxy, action,
     assert_reset(client)
     assert bucket.get("a") == (DATA if action == "reset_after" else None)
     assert fault.fired == 1
-
-
-def test_a_truncated_answer(s3, bucket, proxy):
-    bucket.put("a", DATA)
-    fault = proxy.inject(RequestFault("truncate"))
-    assert s3.head_object(Bucket=bucket.name, Key="a")["ContentLength"] == len(DATA)
-    assert fault.fired == 0  # an answer without a body cannot be halved
-    fault = proxy.inject(RequestFault("truncate", method="GET"))
-    connection = http.client.HTTPConnection(HOST, proxy.port, timeout=30)
-    connection.request("GET", f"/{bucket.name}/a", headers={"Authorization": SIGNATURE})
-    with pytest.raises(http.client.IncompleteRead) as caught:
-        connection.getresponse().read()
-    assert caught.value.partial == DATA[: len(DATA) // 2]
-    connection.close()
-    assert fault.fired == 1
-
-
-def test_a_stalled_request_reaches_the_server_when_released(s3, bucket, proxy):
-    fault = proxy.inject(RequestFault("stall_request", method="PUT"))
-    with ThreadPoolExecutor(1) as pool:
-        put = pool.submit(s3.put_object, Bucket=bucket.name, Key="a", Body=DATA)
-        proxy.wait_stalled()
-        assert bucket.get("a") is None
-        assert not put.done()
-        proxy.release()
-        put.result(30)
-    assert bucket.get("a") == DATA
-    assert fault.fired == 1
-
-
-def test_a_stalled_answer_goes_on_when_released(s3, bucket, proxy):
-    bucket.put("a", DATA)
-    fault = proxy.inject(RequestFault("stall_body"))
-    body = s3.get_object(Bucket=bucket.name, Key="a")["Body"]
-    first = body.read(len(DATA) // 2)
-    proxy.wait_stalled()
-    proxy.release()
-    assert first + body.read() == DATA
-    assert fault.fired == 1
-
-
-@pytest.mark.parametrize("ends", ["closed", "shut down", "proxy down"])
-def test_a_stall_ends_when_the_client_leaves_or_the_proxy_goes_down(client, bucket, proxy, ends, put_request):
-    fault = proxy.inject(RequestFault("stall_request"))
-    with pytest.raises(TimeoutError, match="0 requests are stalled, not 1"):
-        proxy.wait_stalled(timeout=timedelta(milliseconds=1))
-    client.sendall(put_request)
-    proxy.wait_stalled()
-    with pytest.raises(TimeoutError, match="1 requests are still stalled"):
-        proxy.wait_unstalled(timedelta(milliseconds=1))
-    if ends == "proxy down":
-        proxy.down()
-        assert_reset(client)
-    elif ends == "shut down":
-        client.shutdown(socket.SHUT_RDWR)
-    client.close()
-    proxy.wait_unstalled()
-    assert (bucket.keys(), fault.fired) == ([], 1)
 
 
 def test_proxy_down_refuses_and_up_keeps_port(s3, client, bucket, proxy, get_request):
