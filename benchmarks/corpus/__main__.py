@@ -23,11 +23,16 @@ from benchmarks.corpus.job import CLASSES, TRUTHS, Job, all_jobs
 from benchmarks.corpus.lives import Lives, Result
 
 HERE = Path(__file__).parents[2]
+SYSTEMS = ("ckptkit", "ms-checkpoint")
 COLUMNS = ("exact", "named", "refused", "silent", "needless", "broken")
 
 
 def results_of(
-    jobs: Sequence[Job], at_once: int = 1, package: Path = HERE, is_killed: bool = False
+    jobs: Sequence[Job],
+    at_once: int = 1,
+    package: Path = HERE,
+    is_killed: bool = False,
+    system: str = "ckptkit",
 ) -> Iterator[Result]:
     """Yield what becomes of each job, in their order."""
     free: queue.SimpleQueue[Lives] = queue.SimpleQueue()
@@ -41,7 +46,7 @@ def results_of(
 
     with contextlib.ExitStack() as opened:
         for _ in range(at_once):
-            free.put(opened.enter_context(contextlib.closing(Lives(package, is_killed))))
+            free.put(opened.enter_context(contextlib.closing(Lives(package, is_killed, system))))
         yield from opened.enter_context(ThreadPoolExecutor(at_once)).map(result_of, jobs)
 
 
@@ -69,6 +74,9 @@ def table(results: Sequence[Result]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run the jobs, print the table; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--system", choices=SYSTEMS, default=SYSTEMS[0], help="what saves and resumes: ms_checkpoint.py"
+    )
     parser.add_argument("--sample", type=int, metavar="N", help="so many, drawn by --seed; all otherwise")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--class", dest="places", nargs="+", choices=CLASSES, default=CLASSES, help="where state lives")
@@ -84,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.sample is not None:
         jobs = sample(jobs, given.sample, given.seed)
     began, results = time.monotonic(), []
-    for result in results_of(jobs, given.jobs, given.package.resolve(), given.kill):
+    for result in results_of(jobs, given.jobs, given.package.resolve(), given.kill, given.system):
         results.append(result)
         print(f"{result.job.name} [{result.job.truth}]: {result.category}", file=sys.stderr, flush=True)
     if given.json:

@@ -1,4 +1,4 @@
-"""One start of a script: ``python life.py SCRIPT TRACE [--kill | --copy FOLDER COPY]``.
+"""One start of a script: ``python life.py SCRIPT TRACE SYSTEM [--kill | --copy FOLDER COPY]``.
 
 Writes a line for each micro-step, with the digests of all parameters of the process, and one for each record of
 ckptkit's log. What it keeps in this process does not change, so that ckptkit has nothing to say of it. A server of warm
@@ -19,6 +19,7 @@ import sys
 import mindspore as ms
 import mindspore.dataset
 import mindspore.train
+import ms_checkpoint
 import numpy as np
 import xxhash
 
@@ -59,26 +60,32 @@ def digests() -> dict[str, list[str]]:
     return {name: sorted(values) for name, values in sorted(by_name.items())}
 
 
-def main(script: str, path: str, stop: str = "", folder: str = "", copy: str = "") -> None:
+def main(script: str, path: str, system: str, stop: str = "", *copied: str) -> None:
     trace = Trace(path)
-    end_step = Run.step
 
-    def step(self, state, metrics):
-        saved = end_step(self, state, metrics)
+    def after_step(number, drain=lambda: None):
         parameters = digests()
         if any(len(values) > 1 for values in parameters.values()):
             gc.collect()  # what load_checkpoint() read for a moment goes when the collector happens to run
             parameters = digests()
-        number = state.progress().batches_delivered
         trace.write(step=number, parameters=parameters)
-        if stop and number >= STOP and not os.path.exists(copy):
-            self.results.drain()
+        if stop and number >= STOP and not (copied and os.path.exists(copied[1])):
+            drain()
             if stop == "--kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            shutil.copytree(folder, copy, symlinks=True)
-        return saved
+            shutil.copytree(*copied, symlinks=True)
 
-    Run.step = step  # all that the corpus knows of ckptkit's inside is here
+    if system == "ckptkit":
+        end_step = Run.step
+
+        def step(self, state, metrics):
+            saved = end_step(self, state, metrics)
+            after_step(state.progress().batches_delivered, self.results.drain)
+            return saved
+
+        Run.step = step  # all that the corpus knows of ckptkit's inside is here
+    else:
+        ms_checkpoint.replace(after_step)
     globals()["__name__"] = "ckptkit.corpus"  # what this module holds is nothing of the job's
     sys.argv = [script]
     runpy.run_path(script, run_name="__main__")

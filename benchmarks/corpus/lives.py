@@ -83,12 +83,15 @@ class Result:
 
 
 class Lives:
-    """Starts jobs with the ckptkit of the folder ``package``, and kills them or copies their folders."""
+    """Starts jobs with the ckptkit of the folder ``package``, and kills them or copies their folders.
 
-    def __init__(self, package: Path, is_killed: bool) -> None:
+    MindSpore's own checkpoints (`ms_checkpoint`) refuse nothing: a job that they cannot resume counts as refused.
+    """
+
+    def __init__(self, package: Path, is_killed: bool, system: str) -> None:
         path = os.pathsep.join(map(str, (package, LIFE.parent)))
         self._servers = [WarmServer(["life"], {"PYTHONPATH": path, "PYTHONHASHSEED": seed}) for seed in "12"]
-        self._package, self._is_killed = package, is_killed
+        self._package, self._is_killed, self._system = package, is_killed, system
 
     def close(self) -> None:
         for server in self._servers:
@@ -122,7 +125,8 @@ class Lives:
         else:
             copy.rename(work)  # where it was, since scripts and ckptkit know their paths
         resumed = lives["resumed"] = self._live(later, script, work, "resumed", ())
-        return ("refused", resumed.error[-500:]) if resumed.is_refused() else compared(whole, resumed)
+        is_refused = resumed.returncode != 0 if self._system != "ckptkit" else resumed.is_refused()
+        return ("refused", resumed.error[-500:]) if is_refused else compared(whole, resumed)
 
     def _live(self, server: WarmServer, script: Path, folder: Path, name: str, stop: tuple[str, ...]) -> Life:
         work, trace, err = folder / name, script.with_name(f"{name}.trace"), script.with_name(f"{name}.err")
@@ -130,7 +134,10 @@ class Lives:
         trace.touch()
         inherited = {key: value for key, value in os.environ.items() if key != "PYTHONHASHSEED"}
         own = {"GLOG_v": "3", "PYTHONPATH": str(self._package), "ROOT": str(folder / "run")}
-        request = {"arguments": [str(LIFE), str(script), str(trace), *stop], "environment": {**inherited, **own}}
+        request = {
+            "arguments": [str(LIFE), str(script), str(trace), self._system, *stop],
+            "environment": {**inherited, **own},
+        }
         files = {"folder": str(work), "out": os.devnull, "err": str(err)}
         try:
             returncode = server.run({**request, **files, "timeout": LIMIT, "session": True})

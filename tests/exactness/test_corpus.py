@@ -44,6 +44,11 @@ def test_runner_tells_lost_state_from_stored_state_and_from_a_defect():
     assert "no training" in broken.about
 
 
+def test_own_checkpoints_of_mindspore_lose_what_they_do_not_store():
+    jobs = [read(JOBS / f"{name}.py") for name in ("a09_enum_by_step", "b31_statedict_good", "f019_meters_only")]
+    assert [result.category for result in results_of(jobs, system="ms-checkpoint")] == ["exact", "silent", "exact"]
+
+
 @pytest.mark.extended
 def test_optimizers_networks_and_precisions_resume_exactly():
     results = [*results_of([read(path) for path in sorted(JOBS.glob("t[0-9]*.py"))], at_once=2, is_killed=True)]
