@@ -30,6 +30,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.callback.parameter_writers import acting_among, may_write_in_window
 from ckptkit.mindspore.data.pipeline import source_names
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
+from ckptkit.mindspore.data.replay import unequal_epochs
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
@@ -129,7 +130,7 @@ class TrainingSession:
         self._state.count_delivered(delivered)
         self._state.observe_step(params["train_dataset_element"], params["net_outputs"])
         if delivered > last_of_epoch:
-            raise ResumeError(self._other_size(params))
+            raise unequal_epochs(self._size, params["cur_epoch_num"] - 1)
         if delivered == last_of_epoch:
             HEARTBEAT.step(delivered)  # the manager, which shows the others, comes after the evaluation
             self._state.end_epoch()  # before the evaluation, which uses the epoch's last weights
@@ -154,7 +155,7 @@ class TrainingSession:
         if params.cur_step_num != params.cur_epoch_num * self._size:
             # request_stop ends an epoch early and still calls this; the last step has saved that partial epoch.
             if not stopping:
-                raise ResumeError(self._other_size(params))
+                raise unequal_epochs(self._size, params["cur_epoch_num"] - 1)
             return
         stopping = self._agreed_stop(run_context)
         metrics = _numbers(params.get("eval_results") or {})
@@ -226,13 +227,6 @@ class TrainingSession:
             "%s may change parameters within an epoch, so every save copies the whole state before training "
             "continues. If it does not, declare it: CheckpointCallback(..., training=ckptkit.Training(read_only=[%s]))",
             *(", ".join(writers), ", ".join(writers)),
-        )
-
-    def _other_size(self, params: Any) -> str:
-        return (
-            f"the dataset says that an epoch has {self._size} batches, but epoch {params.cur_epoch_num} has another "
-            f"number: {params.cur_step_num} were delivered so far. No position in such a pipeline can be resumed; let "
-            "every epoch have the same number of batches (filter before batch, drop_remainder, repeat, take)"
         )
 
     def _refuse_other_training(self, params: Any) -> None:

@@ -53,14 +53,19 @@ def replay_epochs(iterator: Iterator[Any], batches: int, size: int) -> Any:
         done += 1
         is_longer = done % size == 0 and batch is not _END and next(iterator, _END) is not _END
         if batch is _END or is_longer:
-            raise ResumeError(
-                f"the dataset says that an epoch has {size} batches, but epoch {(done - 1) // size} has "
-                f"{'more' if is_longer else 'fewer'}. No position in such a pipeline can be resumed; let every epoch "
-                "have the same number of batches (filter before batch, drop_remainder, repeat, take)"
-            )
+            raise unequal_epochs(size, (done - 1) // size, "more" if is_longer else "fewer")
         return batch
 
     return replay(batches, read)
+
+
+def unequal_epochs(size: int, epoch: int, number: str = "another number") -> ResumeError:
+    """Return the refusal of a pipeline that gives ``number`` instead of ``size`` batches in an epoch."""
+    return ResumeError(
+        f"the dataset says that an epoch has {size} batches, but epoch {epoch} has {number}. No position in such a "
+        "pipeline can be resumed; let every epoch have the same number of batches (filter before batch, "
+        "drop_remainder, repeat, take)"
+    )
 
 
 def another_batch(data: str, batch: int) -> str:

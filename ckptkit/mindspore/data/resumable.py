@@ -17,6 +17,7 @@ import mindspore.dataset as ds
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPosition
+from ckptkit.mindspore.data.replay import unequal_epochs
 
 
 class Position(Protocol):
@@ -245,10 +246,7 @@ def _epochs_of(
                 break
             yield epoch, batch
         if done != position.size:
-            raise ResumeError(
-                f"the dataset says that an epoch has {position.size} batches, but epoch {epoch} has another number. No "
-                "position in such a pipeline can be resumed; let every epoch have the same number of batches"
-            )
+            raise unequal_epochs(position.size, epoch)
         done = 0
 
 

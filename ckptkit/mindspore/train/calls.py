@@ -1,4 +1,4 @@
-"""Acts when a cell is called that is no part of a graph. Main thread only."""
+"""Acts when a cell is called that is no part of a graph, or before its next update. Main thread only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 from mindspore import nn
+
+
+class Fences:
+    """Holds what is to run once, before the next update of a train cell."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, fence: Callable[[], None]) -> None:
+        if fence not in self._waiting:
+            self._waiting.append(fence)
+
+    def run(self) -> None:
+        while self._waiting:
+            self._waiting[-1]()  # popped only afterwards: a fence that raises runs again at the next call
+            self._waiting.pop()
 
 
 def replace_call(cell: nn.Cell, call: Callable[..., Any]) -> None:

@@ -43,6 +43,7 @@ from ckptkit.core.stack import frames_from
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.process_group import world
+from ckptkit.mindspore.train.calls import Fences
 from ckptkit.mindspore.train.gradients import (
     Clear,
     Finite,
@@ -71,7 +72,7 @@ OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 
 @dataclass(frozen=True, slots=True)
 class CycleCounters:
-    """Holds the position of an `AccumulationTrainCell` between two calls."""
+    """Holds the position of an `AccumulationTrainCell` between two calls; a `Progress` checks the same numbers."""
 
     accumulation_steps: int
     micro_step: int = 0
@@ -79,22 +80,6 @@ class CycleCounters:
     updates: int = 0
     micro_steps: int = 0
     first_micro_step: int = 0
-
-    def __post_init__(self) -> None:
-        if self.accumulation_steps < 1:
-            raise ValueError(f"accumulation_steps must be at least 1, got {self.accumulation_steps}")
-        for name in ("micro_step", "cycles", "updates", "micro_steps", "first_micro_step"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.micro_step >= self.accumulation_steps:
-            raise ValueError(f"micro_step {self.micro_step} is not below accumulation_steps {self.accumulation_steps}")
-        if self.micro_steps - self.first_micro_step != self.micro_step:
-            raise ValueError(
-                f"micro_step {self.micro_step} is not micro_steps {self.micro_steps} minus "
-                f"first_micro_step {self.first_micro_step}"
-            )
-        if self.updates > self.cycles:
-            raise ValueError(f"updates {self.updates} exceed cycles {self.cycles}")
 
     @property
     def ends_cycle(self) -> bool:
@@ -194,7 +179,7 @@ class AccumulationTrainCell(nn.Cell):
         self._updated = self._last_of_epoch = False
         self._interrupted: _Interrupted | None = None
         self._norm: ms.Tensor | None = None
-        self._fences: list[Callable[[], None]] = []
+        self._fences = Fences()
         self._watch: Callable[[], Callable[[], None]] | None = None
         _check_names_unique(self)
 
@@ -290,14 +275,11 @@ class AccumulationTrainCell(nn.Cell):
 
     def guard(self, fence: Callable[[], None]) -> None:
         """Call ``fence`` once, right before the next update: between the micro-step's graph and the update's."""
-        if fence not in self._fences:
-            self._fences.append(fence)
+        self._fences.add(fence)
 
     def fence(self) -> None:
         """Run the fences given to `guard` now; call before anything else changes a parameter of the optimizer."""
-        while self._fences:
-            self._fences[-1]()  # popped only afterwards: a fence that raises runs again at the next call
-            self._fences.pop()
+        self._fences.run()
 
     def watch(self, begin: Callable[[], Callable[[], None]]) -> None:
         """Call ``begin`` before the next forward and backward pass, and the function that it returns right after it."""

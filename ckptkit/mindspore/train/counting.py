@@ -19,6 +19,7 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Array
 from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.mindspore.train.calls import Fences
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters, optimizers_of
 from ckptkit.mindspore.train.schedule import Worlds, check_cycle, check_same_training, schedule_in
 
@@ -254,7 +255,7 @@ class ForeignCounting:
         self._began: tuple[CycleCounters, list[int]] | None = None
         # Kept on the cell, bypassing nn.Cell's attribute handling: all state managers of a cell share its fences, so
         # that a restore by one of them runs the fences of the others.
-        self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
+        self._fences: Fences = vars(cell).setdefault(_FENCES, Fences())
         step = getattr(getattr(cell, "optimizer", None), "global_step", None)
         self._base = _whole_number(step) if isinstance(step, ms.Parameter) else None
 
@@ -346,14 +347,11 @@ class ForeignCounting:
         return optimizers_of([self._cell]) if getattr(self._cycle, "steady_within_cycle", False) else []
 
     def guard(self, fence: Callable[[], None]) -> None:
-        if fence not in self._fences:
-            self._fences.append(fence)
+        self._fences.add(fence)
         self._fence_if_due()
 
     def fence(self) -> None:
-        while self._fences:
-            self._fences[-1]()  # popped only afterwards: a fence that raises runs again at the next call
-            self._fences.pop()
+        self._fences.run()
 
     def _accumulation_steps(self) -> int:
         return 1 if self._cycle is None else _whole_number(self._cycle.accumulation_steps)

@@ -155,4 +155,4 @@ def test_interrupted_fence_or_end_of_an_epoch_is_not_passed(started, where):
     vars(cell).pop("_begin_cycle", None)
     refused("was interrupted", lambda: manager.save_final(state), lambda: cell(*BATCH), cell.end_epoch)
     assert manager.checkpoints() == []
-    cell._fences.clear()
+    cell._fences._waiting.clear()
