@@ -88,7 +88,7 @@ class Lives:
     MindSpore's own checkpoints (`ms_checkpoint`) refuse nothing: a job that they cannot resume counts as refused.
     """
 
-    def __init__(self, package: Path, is_killed: bool, system: str) -> None:
+    def __init__(self, package: Path, is_killed: bool, system: str = "ckptkit") -> None:
         path = os.pathsep.join(map(str, (package, LIFE.parent)))
         self._servers = [WarmServer(["life"], {"PYTHONPATH": path, "PYTHONHASHSEED": seed}) for seed in "12"]
         self._package, self._is_killed, self._system = package, is_killed, system
