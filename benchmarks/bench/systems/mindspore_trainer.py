@@ -148,4 +148,4 @@ def _tracked(name: str, parameter: ms.Parameter) -> TrackedTensor:
     def lifetime_of(size_bytes: int) -> Lifetime:
         return "micro" if name[0] == "a" or size_bytes < 64 << 10 else "cycle"
 
-    return TrackedTensor(name, parameter, roles[name[0]], lifetime_of, deferred=False, moved=set())
+    return TrackedTensor(name, parameter, roles[name[0]], lifetime_of, deferred=False)

@@ -127,6 +127,11 @@ class Known:
     parameters: dict[str, ms.Tensor] = field(default_factory=dict)
     data: Mapping[int, str] = field(default_factory=dict)
 
+    @functools.cached_property
+    def names(self) -> dict[int, str]:
+        """The names of `parameters`, by ``id``."""
+        return {id(parameter): name for name, parameter in self.parameters.items()}
+
     def stores(self, owner: Any, name: str) -> bool:
         """Return whether checkpoints store an attribute of an object."""
         return name in self.parts.get(id(owner), ())
@@ -315,9 +320,10 @@ def _described_set(value: Any, known: Known) -> tuple[str, Parts]:
 
 
 def _described_container(value: Any, known: Known) -> tuple[str, Parts]:
-    """Return a container with nothing but atoms in it as a text, whole; of any other, the size, the keys, and parts.
+    """Return a container of nothing but atoms, or of parameters that checkpoints store, as a text, whole.
 
-    The text of a large one, whose items are not all walked, has the texts of these.
+    Of any other, return the size, the keys, and parts. The text of a large one, whose items are not all walked, has
+    their texts.
     """
     kind: Any = type(value)
     is_dict = issubclass(kind, dict)
@@ -327,6 +333,9 @@ def _described_container(value: Any, known: Known) -> tuple[str, Parts]:
     if _ATOMS.issuperset(map(type, items)) and _ATOMS.issuperset(map(type, keys)):
         step = max(1, len(items) // _MOST_ATOMS)
         return f"{kind.__name__} of {len(items)} {text_of_atom(repr((keys[::step], items[::step])))}", beside
+    names = [known.names.get(id(item), "") for item in items]
+    if "" not in names and not is_dict:
+        return f"{kind.__name__} of {len(items)} parameters {text_of_atom(' '.join(names))}", beside
     texts = [repr(key) if type(key) in _ATOMS else type(key).__name__ for key in keys[:_MOST_ATOMS]]
     if len(items) > MOST_ITEMS:
         # Parameters are mostly those of an optimizer, which checkpoints have.

@@ -386,9 +386,8 @@ class Observer:
                     return ["named", *name]
             if (home := self._home_of(value)) is not None:
                 return ["path", *plain_chain(home.chain)]
-            if issubclass(kind, ms.Parameter):
-                stored = known.parameters.items()
-                return next((["stored", name] for name, parameter in stored if parameter is value), None)
+            if issubclass(kind, ms.Parameter) and id(value) in known.names:
+                return ["stored", known.names[id(value)]]
             return None
 
         return Packer(reference, MOST_BYTES, places.owner_of, known.stored | self._homes.keys())
