@@ -4,7 +4,7 @@ ckpt-chaos kills a training at events of its files, cuts what is being written i
 sends SIGTERM; then it resumes the training and compares the last weights. Each job saves four times. It makes the
 environments of the peers first (`benchmarks.environments`).
 
-It sees less than the crash tests of ckptkit, which kill at each call. It does not see `os.link`, which creates ckptkit's
+It sees less than the crash tests of ckptkit, which kill at each call: it does not see `os.link`, which creates its
 commits, nor writes and fsyncs; what `os.open` has opened is neither cut nor taken back. There is no row for Orbax,
 because ckpt-chaos 0.1.8 replaces `tensorstore.open` by something that Orbax cannot await.
 """
