@@ -11,7 +11,7 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
@@ -187,7 +187,7 @@ def fold_progress(progress: Progress, ranks: int, onto: int, steps: Iterable[int
         raise ResumeError(_refusal(progress, ranks, onto, steps, done))
 
     changed = ("batch", "micro_step", "accumulation_steps", "batches_delivered", "cycle_first_batch")
-    return Progress(**progress.model_dump() | {name: ranks * getattr(progress, name) // onto for name in changed})
+    return replace(progress, **{name: ranks * getattr(progress, name) // onto for name in changed})
 
 
 def fold_steps(accumulation_steps: int, ranks: int, onto: int) -> int:

@@ -6,14 +6,16 @@ Every `Progress` is consistent with itself, so that building one applies the che
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from typing_extensions import Self
+from pydantic import ConfigDict, Field
 
 _LARGEST = 10**15  # far above any run, far below what a float64 or an int64 rounds
+Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 
 
-class Progress(BaseModel):
+@dataclass(frozen=True)
+class Progress:
     """Counts what a run has done between two micro-steps; all counters start at the run's first start.
 
     Attributes:
@@ -25,21 +27,24 @@ class Progress(BaseModel):
         accumulation_steps: K of the running cycle.
         batches_delivered: Batches delivered to training since epoch 0.
         cycle_first_batch: Value of ``batches_delivered`` when the running cycle began.
+
+    Raises:
+        ValueError: If they contradict each other.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    # Of documents, pydantic checks the types and limits. Not here: a micro-step makes one of these.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
-    epoch: int = Field(ge=0, le=_LARGEST)
-    batch: int = Field(ge=0, le=_LARGEST)
-    cycles: int = Field(ge=0, le=_LARGEST)
-    updates: int = Field(ge=0, le=_LARGEST)
-    micro_step: int = Field(ge=0, le=_LARGEST)
-    accumulation_steps: int = Field(ge=1, le=_LARGEST)
-    batches_delivered: int = Field(ge=0, le=_LARGEST)
-    cycle_first_batch: int = Field(ge=0, le=_LARGEST)
+    epoch: Count
+    batch: Count
+    cycles: Count
+    updates: Count
+    micro_step: Count
+    accumulation_steps: Count
+    batches_delivered: Count
+    cycle_first_batch: Count
 
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
+    def __post_init__(self) -> None:
         if self.micro_step >= self.accumulation_steps:
             raise ValueError(f"micro_step {self.micro_step} is not below accumulation_steps {self.accumulation_steps}")
         if self.batches_delivered - self.cycle_first_batch != self.micro_step:
@@ -51,7 +56,6 @@ class Progress(BaseModel):
             raise ValueError(f"updates {self.updates} exceed cycles {self.cycles}")
         if self.batch > self.batches_delivered:
             raise ValueError(f"batch {self.batch} exceeds batches_delivered {self.batches_delivered}")
-        return self
 
     @property
     def counts_batches(self) -> bool:

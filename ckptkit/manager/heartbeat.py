@@ -289,13 +289,13 @@ class HeartbeatWriter:
     def begin_step(self) -> None:
         self._record.begun_step = self._record.micro_step + 1
 
-    def step(self, micro_step: int, mirror_lag: int | None = None) -> None:
+    def step(self, micro_step: int, mirror_lag: Callable[[], int] | None = None) -> None:
         """Show that a micro-step has ended, after ``micro_step`` batches."""
         record = self._record
         if self._training and not self._is_shown:  # only `ckptkit run` reads what follows
             return
         if mirror_lag is not None:
-            record.mirror_lag = mirror_lag
+            record.mirror_lag = mirror_lag()
         if not self._training:
             self.enter(Phase.TRAINING)
         elif micro_step != record.micro_step:

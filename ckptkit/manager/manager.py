@@ -207,7 +207,7 @@ class CheckpointManager:
             ResumeError: If no micro-step was counted since the restore, so that no save would ever be due.
             Preempted: After a signal; see `Preemption`.
         """
-        return self.live().step(state, metrics)
+        return self.live().ready().step(state, metrics)
 
     def pause(self) -> None:
         """Exclude what follows, such as an evaluation, from the measured duration of the next micro-step."""
@@ -231,7 +231,7 @@ class CheckpointManager:
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored, for example because two
                 leaves have the same name.
         """
-        return self.live().save(state, metrics)
+        return self.live().ready().save(state, metrics)
 
     def observe(self, micro_step: Mapping[str, Any], cycle: Mapping[str, Any] | None = None) -> None:
         """Pass values that the next `step`, `save` or `save_final` records for ``ckptkit report`` but does not store.
@@ -248,7 +248,7 @@ class CheckpointManager:
 
         In a job of one rank it returns ``wish`` and costs nothing.
         """
-        return self.live().agree(wish)
+        return self.live().ready().agree(wish)
 
     @property
     def ranks(self) -> int:
@@ -256,18 +256,22 @@ class CheckpointManager:
         return 1 if self._run is None else self._run.rank_sync.size
 
     def live(self) -> Run:
-        """Return the live run, for callbacks, which need more of it than the methods here."""
+        """Return the live run, for callbacks, which need more of it than the methods here.
+
+        What may be called within another call, by a signal handler, asks it whether it is `Run.ready`.
+        """
+        run = self._run
+        if run is not None and not self._closed and not run.is_forked:
+            return run
         self._refuse_forked()
         if self._nothing_left_at is not None:
             raise ResumeError(
                 f"nothing was left to train at {self.url}, so restore() did not take the run over from a process that "
                 "may be alive, and this one cannot save there. To train on, give more epochs, or another root"
             )
-        if self._run is None or self._closed:
-            raise ResumeError(
-                "call restore(state) before the first save, and not after close(): it finds out what the run holds"
-            )
-        return self._run.ready()
+        raise ResumeError(
+            "call restore(state) before the first save, and not after close(): it finds out what the run holds"
+        )
 
     def fence(self) -> None:
         """Make sure that nothing reads live memory any more; call this before changing parameters yourself.
@@ -292,7 +296,7 @@ class CheckpointManager:
         left = self._nothing_left_at
         if left is not None and left.checkpoint and left.batches_delivered == state.progress().batches_delivered:
             return left.checkpoint
-        return self.live().save_final(state, metrics)
+        return self.live().ready().save_final(state, metrics)
 
     def wait(self, timeout: timedelta | None = None) -> None:
         """Wait until no save and no upload of the newest commit is under way; a failed upload is tried once more.

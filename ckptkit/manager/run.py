@@ -172,7 +172,7 @@ class Run:
     def step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
         progress = state.complete_step()  # first: an earlier save that failed says nothing against this batch
         self._reached = progress
-        HEARTBEAT.step(progress.batches_delivered, self.mirrors.lag)
+        HEARTBEAT.step(progress.batches_delivered, lambda: self.mirrors.lag)
         self._collect(tolerate=self.preemption.is_asked)
         self.recorder.note(progress, metrics)
         self.end_schedule.arrive(progress.accumulation_steps)
@@ -323,7 +323,7 @@ class Run:
 
     def _begin_save(self, state: Capturable, metrics: Metrics) -> Progress:
         progress = self._reached = state.progress()
-        HEARTBEAT.step(progress.batches_delivered, self.mirrors.lag)
+        HEARTBEAT.step(progress.batches_delivered, lambda: self.mirrors.lag)
         self.recorder.note(progress, metrics)
         self.schedule.begin_cycle(state, progress)
         if self._hooks is not None:
@@ -436,8 +436,9 @@ class Run:
         self.results.collect(tolerate=tolerate)
 
     def _advance(self, progress: Progress) -> None:
-        if self._window is not None and self.window_use != "late":
-            self._window.advance(progress.accumulation_steps - progress.micro_step)
+        window = self._window
+        if window is not None and window.by_slices and self.window_use != "late":
+            window.advance(progress.accumulation_steps - progress.micro_step)
 
     @contextlib.contextmanager
     def _stalling(self) -> Iterator[None]:

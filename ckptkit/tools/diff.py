@@ -242,7 +242,7 @@ def compare(a: Side, b: Side, plan: Callable[[int], None]) -> CheckpointDifferen
     a.files.end()
     b.files.end()
     roles = _counted(leaves_a, leaves_b, leaves)
-    before, after = a.opened.manifest.progress.model_dump(), b.opened.manifest.progress.model_dump()
+    before, after = dataclasses.asdict(a.opened.manifest.progress), dataclasses.asdict(b.opened.manifest.progress)
     progress = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
     state = [
         difference

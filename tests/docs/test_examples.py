@@ -79,7 +79,7 @@ def contents(root: str) -> dict[str, bytes]:
     tensors = {name: array.tobytes() for name, array in loaded.tensors.items() if name != "observed/first"}
     observed = loaded.state.get("observed", {})
     state = {**loaded.state, "observed": [observed.get("slots"), observed.get("unstored")]}
-    return {**tensors, "progress": loaded.progress.model_dump_json().encode(), "state": repr(state).encode()}
+    return {**tensors, "progress": repr(loaded.progress).encode(), "state": repr(state).encode()}
 
 
 @pytest.fixture

@@ -213,7 +213,7 @@ def _facts(document: Document, now: datetime) -> Iterator[tuple[str, str]]:
     metrics = [f"{name} {'not finite' if value is None else value}" for name, value in document["metrics"].items()]
     yield "checkpoint", document["checkpoint"]
     yield "root", document["root"]
-    yield "progress", _progress(Progress.model_validate(document["progress"]))
+    yield "progress", _progress(Progress(**document["progress"]))
     saved = f"{document['created_at']}{'' if age == '-' else f', {age} ago'}"
     yield "saved", f"{saved}; save {document['save_number']}"
     yield "attempt", f"{attempt['attempt']}, on {attempt['host']} since {attempt['created_at']}; {began}{branch}"

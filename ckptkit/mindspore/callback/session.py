@@ -134,20 +134,19 @@ class TrainingSession:
         if delivered == last_of_epoch:
             HEARTBEAT.step(delivered)  # the manager, which shows the others, comes after the evaluation
             self._state.end_epoch()  # before the evaluation, which uses the epoch's last weights
-            self._observe(params)  # after end_epoch(), which may call the optimizer
+        run = self.manager.live()
+        # After end_epoch(), which may call the optimizer.
+        run.recorder.observe(loss_of(params["net_outputs"]), norm_of(self._state.cell))
+        if delivered == last_of_epoch:
             self.manager.fence()  # before the evaluation and before every callback's on_train_epoch_end
             self.manager.pause()
             return
-        self._observe(params)
         if self._stops_here(run_context):
             # Save now: on_train_epoch_end follows, where other callbacks treat this partial epoch as a whole one.
             self.manager.save_final(self._state)
         else:
-            self.manager.live().step(self._state, None)
+            run.step(self._state, None)
         self._stop_if_preempted(run_context)
-
-    def _observe(self, params: Any) -> None:
-        self.manager.observe(loss_of(params["net_outputs"]), norm_of(self._state.cell))
 
     def end_epoch(self, params: Any, run_context: Any, *, save_evaluated: bool) -> None:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""
@@ -263,12 +262,12 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def loss_of(outputs: Any) -> dict[str, ms.Tensor]:
-    """Return the loss among a train cell's outputs, the first one, for ``ckptkit report``.
+    """Return the loss among a train cell's outputs, the first one, for ``ckptkit report``, which records single numbers.
 
     It is a reference, whose value is not read, so nothing waits for the device.
     """
     first = outputs[0] if isinstance(outputs, tuple | list) and outputs else outputs
-    return {"loss": first} if isinstance(first, ms.Tensor) and first.size == 1 else {}
+    return {"loss": first} if isinstance(first, ms.Tensor) else {}
 
 
 def norm_of(cell: Any) -> dict[str, ms.Tensor]:

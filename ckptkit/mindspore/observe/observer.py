@@ -175,12 +175,11 @@ class Observer:
         else:
             self._around_epochs = labels
 
-    def end_step(self) -> None:
-        """Look if one is due, at the end of a micro-step."""
+    def end_step(self, epoch: int) -> None:
+        """Look if one is due, at the end of a micro-step of ``epoch``, or of the one before it."""
         if self._nodes is None:
             return
         self._steps += 1
-        epoch = self._epoch_now()
         if self._steps & (self._steps - 1) == 0 or epoch != self._epoch:
             self._look_at_changes(at_batch=False)
             self._asks_next = True

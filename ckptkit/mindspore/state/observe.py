@@ -65,7 +65,7 @@ class StateObserver:
         digests = {name: _number(value) or digest_of_value(value) for name, value in self._seen()}
         for leaf in self._sources.parameters.leaves(at_boundary=False):
             digests[f"{leaf.role}/{leaf.name}"] = digest_of_value(leaf.array)
-        for name, value in self._state.progress().model_dump().items():
+        for name, value in asdict(self._state.progress()).items():
             digests[f"counters/{name}"] = str(value)
         digests.update((name, digest_of_value(value)) for name, value in self._named())
         rng = capture_rng()

@@ -128,6 +128,8 @@ class Switches:
 
     def end_step(self) -> None:
         """Warn if a network trains in evaluation mode that a save took for one that will train."""
+        if not self._staying:
+            return
         stay = [network.kind for network in self._staying if not network.modes()[0]]
         self._staying = []
         if stay and not self._reported:

@@ -16,7 +16,6 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
 from mindspore.train import Callback
-from pydantic import ValidationError
 
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.progress import Progress
@@ -240,7 +239,7 @@ class Sources:
                 batches_delivered=delivered,
                 cycle_first_batch=counters.first_micro_step,
             )
-        except ValidationError as error:
+        except ValueError as error:
             advice = "Call it once per batch and for nothing else; evaluate with the network instead."
             if self.batches is not None and delivered > counters.micro_steps:
                 advice = (

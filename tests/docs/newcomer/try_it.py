@@ -57,7 +57,7 @@ loaded = load(storage, open_checkpoint(storage, name, index.document(name.attemp
 digest = xxhash.xxh3_128()
 for key, array in sorted(loaded.tensors.items()):
     digest.update(key.encode() + array.tobytes())
-digest.update(loaded.progress.model_dump_json().encode() + repr(loaded.state).encode())
+digest.update(repr((loaded.progress, loaded.state)).encode())
 print(len(loaded.tensors), digest.hexdigest())
 """
 

@@ -571,7 +571,7 @@ def test_ranks_that_cannot_start_together_do_not_start(tmp_path: Path) -> None:
 
     def elsewhere(run):
         progress = run.progress
-        run.progress = lambda: progress().model_copy(update={"epoch": 7})
+        run.progress = lambda: replace(progress(), epoch=7)
 
     def gone(run):
         raise ZeroDivisionError

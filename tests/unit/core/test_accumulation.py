@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -122,7 +123,7 @@ def test_uneven_fold_is_refused_with_choices():
         ((progress(1, 7), 1, 2), "1 x 1 = 1 micro-batches, not divisible by 2. It can continue with 1"),
         # A cycle that was flushed at an epoch's end.
         (
-            (progress(4, 0).model_copy(update={"batches_delivered": 5, "cycle_first_batch": 5}), 1, 2),
+            (replace(progress(4, 0), batches_delivered=5, cycle_first_batch=5), 1, 2),
             "there were 1 x 5 = 5",
         ),
         # An epoch that ended in the middle of what the new ranks take together.

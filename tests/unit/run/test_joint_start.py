@@ -1,5 +1,6 @@
 """A start of many ranks: what one of them says decides for all, and each gets its own part."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_ranks_that_see_another_root_or_are_elsewhere_are_refused():
     for rank, ended in enumerate(start([storage, elsewhere, storage], [State()] * 3, take(storage))):
         assert "rank 0 opened attempt 1" in str(ended.error)
         assert str(ended.error).startswith("rank 1: ") is (rank != 1)
-    ahead = PROGRESS.model_copy(update={"epoch": 1})
+    ahead = replace(PROGRESS, epoch=1)
     for ended in start([storage] * 3, [State(), State(), State(progress=ahead)], take(storage)):
         assert isinstance(ended.error, ResumeError)
         assert "the ranks do not agree on the position of the run" in str(ended.error)

@@ -341,7 +341,7 @@ def test_refused_resume_changes_nothing(contents):
         train_cell, box = make(), Box("mine")
         state = StateManager(train_cell, dataset, **{"other" if alter is None else "box": box})
         before = digest(train_cell), rng_digest(), ds.config.get_seed(), state.progress()
-        altered = replace(contents, progress=contents.progress.model_copy(update=alter or {}))
+        altered = replace(contents, progress=replace(contents.progress, **(alter or {})))
         with pytest.raises((ck.ResumeError, ck.StateMismatchError), match=message):
             state.apply(altered)
         assert (digest(train_cell), rng_digest(), ds.config.get_seed(), state.progress()) == before, message
