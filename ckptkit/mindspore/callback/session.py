@@ -262,9 +262,9 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def loss_of(outputs: Any) -> dict[str, ms.Tensor]:
-    """Return the loss among a train cell's outputs, the first one, for ``ckptkit report``, which records single numbers.
+    """Return the loss among a train cell's outputs, the first one, for ``ckptkit report``.
 
-    It is a reference, whose value is not read, so nothing waits for the device.
+    One of another size is not recorded. It is a reference, whose value is not read, so nothing waits for the device.
     """
     first = outputs[0] if isinstance(outputs, tuple | list) and outputs else outputs
     return {"loss": first} if isinstance(first, ms.Tensor) else {}

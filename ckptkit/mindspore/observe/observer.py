@@ -67,7 +67,6 @@ class Observer:
 
     Args:
         reach: Gives what the training reaches, now.
-        epoch: Gives the number of its epoch, now.
         ignore: Patterns of paths that are neither stored nor named, and objects.
         monotonic: Gives seconds.
 
@@ -80,13 +79,11 @@ class Observer:
     def __init__(
         self,
         reach: Callable[[], Reached],
-        epoch: Callable[[], int],
         *,
         ignore: Sequence[Any] = (),
         monotonic: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._reach = reach
-        self._epoch_now = epoch
         self._monotonic = monotonic
         patterns = [pattern for pattern in ignore if type(pattern) is str]
         self._patterns = [re.compile(re.escape(pattern).replace(r"\*", ".*")) for pattern in patterns]

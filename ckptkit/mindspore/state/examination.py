@@ -59,7 +59,7 @@ class Examination:
         self._begins = False  # the run, and does not go on
         self._has_saved = False
         self._is_readable = True  # what the observer reads
-        self.observer = Observer(self._reached, self._epoch, ignore=ignore)
+        self.observer = Observer(self._reached, ignore=ignore)
         self._reported: set[str] = set()
         # For ``ckptkit doctor``; its looks leave those that decide what is stored as they are.
         self._compared: Observer | None = None
@@ -68,7 +68,7 @@ class Examination:
     def findings(self) -> tuple[Finding, ...]:
         """Return the random operators and pipelines that no checkpoint can make exact, in the present mode."""
         sources = self._sources
-        cells = [*(("", cell) for cell in sources.every_cell()), *sources.trained_by_name()]
+        cells = [*(("", cell) for cell in sources.every_cell), *sources.trained_by_name()]
         operators = RandomOperators(cells, compiled=sources.is_compiled)
         operators.read_data(self._data_read_again())
         for frame in () if sources.by_model() else users_frames(sys._getframe(1)):
@@ -179,10 +179,10 @@ class Examination:
         for doubt, certain in self._memory.doubts(leaves, compiled=self._sources.is_compiled):
             self.judge_doubt(doubt, may_refuse=certain or is_first)
 
-    def end_step(self) -> None:
+    def end_step(self, epoch: int) -> None:
         """Look at what training has changed, if a look is due; call after each micro-step."""
         self._memory.first_step_ended()
-        self._observed(self.observer.end_step)
+        self._observed(partial(self.observer.end_step, epoch))
 
     def _observed(self, look: Callable[[], Any]) -> Any:
         """Return what ``look`` does, or None where the user's objects cannot be read, which is said once."""
@@ -215,13 +215,9 @@ class Examination:
                 raise ResumeError(named(unstored))
             _log.warning("%s", named(unstored))
 
-    def _epoch(self) -> int:
-        _, delivered = self._sources.counting.now()
-        return self._sources.position.at(delivered)[0] if self._sources.position else 0
-
     def _reached(self) -> Reached:
         sources = self._sources
-        cells = sources.every_cell()
+        cells = sources.every_cell
         position = sources.position
         batches = sources.batches
         known = Known(parameters=dict(sources.tensors()))
@@ -275,7 +271,7 @@ class Examination:
 
     def compare(self) -> None:
         """Let `reached` tell what training reaches, from the first batch on."""
-        self._compared = Observer(self._reached, self._epoch)
+        self._compared = Observer(self._reached)
 
     def reached(self, frame: types.FrameType) -> dict[str, str]:
         """Return texts by path of what training reaches besides what checkpoints hold; nothing without `compare`."""

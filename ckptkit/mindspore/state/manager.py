@@ -177,7 +177,7 @@ class StateManager:
                 thread takes the batches of a `ckptkit.data.resumable`, if the last call of an `AccumulationTrainCell`
                 was interrupted, or if a restore failed after it had changed something, and none has succeeded since.
         """
-        cells = self._sources.every_cell()
+        cells = self._sources.every_cell
         refuse_half_restored(cells)
         for cell in cells:
             if isinstance(cell, AccumulationTrainCell):
@@ -194,10 +194,11 @@ class StateManager:
     def complete_step(self) -> Progress:
         """Return the same as `progress`, and note that the last batch has been trained."""
         self._sources.open_batch.end()
-        for switches in self._sources.switches():
+        for switches in self._sources.switches:
             switches.end_step()
-        self.examination.end_step()
-        return self.progress()
+        progress = self.progress()
+        self.examination.end_step(progress.epoch)
+        return progress
 
     def capture(self) -> Capture:
         """Return references to the whole state as it is now.

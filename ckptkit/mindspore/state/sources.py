@@ -7,6 +7,7 @@ is decided elsewhere. Main thread only, between two micro-steps.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -159,6 +160,7 @@ class Sources:
     def tensors(self) -> dict[str, ms.Tensor]:
         return {**self.tensors_by_name(), **self.parameters.tensors()}
 
+    @functools.cached_property
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
         return [*self.cells, *(named_cell.cell for named_cell in self.named_cells.values())]
@@ -171,9 +173,9 @@ class Sources:
 
         Without an optimizer, all of them; see `StateManager`, whose list of cells may be empty.
         """
-        known = {id(cell) for cell in self.every_cell()}
+        known = {id(cell) for cell in self.every_cell}
         others = [(name, cell) for name, cell in self.cells_by_name() if id(cell) not in known]
-        optimizers = optimizers_of([*self.every_cell(), *(cell for _, cell in others)])
+        optimizers = optimizers_of([*self.every_cell, *(cell for _, cell in others)])
         changed = {id(parameter) for optimizer in optimizers for parameter in getattr(optimizer, "parameters", ())}
         return [
             (name, cell)
@@ -185,6 +187,7 @@ class Sources:
         for memory in self.detached:
             memory.refuse()
 
+    @functools.cached_property
     def switches(self) -> list[Switches]:
         return [*self._switches.values(), *(named_cell.switches for named_cell in self.named_cells.values())]
 
@@ -219,7 +222,7 @@ class Sources:
 
     def put_back(self) -> None:
         """Undo what the script has switched since the start; does nothing once the loop trains."""
-        for switches in self.switches():
+        for switches in self.switches:
             switches.put_back(by_model=self.by_model())
 
     def progress(self) -> Progress:

@@ -97,7 +97,7 @@ class Start:
         sources.cycle_start = None
         self._restored = None
         sources.counting.fence()
-        mark_half_restored(sources.every_cell(), contents.checkpoint)
+        mark_half_restored(sources.every_cell, contents.checkpoint)
         recorded = state["train"]["shared_memory"]
         self._shared = sources.shared_memory.groups() if recorded is None else recorded
         if sources.shared_memory.restore(self._shared):
@@ -113,7 +113,7 @@ class Start:
         # Last: a foreign cell may count in one of those objects.
         sources.counting.load(progress, state["train"], left)
         sources.load_switches(state["train"]["switches"], progress.batches_delivered)
-        clear_half_restored(sources.every_cell())
+        clear_half_restored(sources.every_cell)
         if is_folded and state["observed"] and (paths := [path for path, *_ in state["observed"]["slots"]]):
             ranks = f"kept by each of {worlds.before} ranks, and not put back in {worlds.now}"
             self._examination.judge_doubt(f"{some(paths)}: {ranks}. Set it from what restore() returns")
@@ -128,7 +128,7 @@ class Start:
 
     def begin(self, root: str) -> None:
         """Begin the run at ``root`` with the parameters as they are; see `StateManager.begin`."""
-        refuse_half_restored(self._sources.every_cell())
+        refuse_half_restored(self._sources.every_cell)
         self._refuse_used("there is no checkpoint to resume", root)
         self._judge_beginning()
         self._prepare(root)
@@ -136,7 +136,7 @@ class Start:
     def _begin_with_weights(self, contents: Contents) -> None:
         """Begin a run with the imported weights of ``contents``; all else is as in `begin`."""
         sources = self._sources
-        half = half_restored_from(sources.every_cell())
+        half = half_restored_from(sources.every_cell)
         if half not in (None, contents.checkpoint):
             raise ResumeError(
                 f"{half} is corrupt, and reading it has changed the optimizer's state. {contents.checkpoint}, from "
@@ -160,11 +160,11 @@ class Start:
         self._judge_beginning()
         sources.cycle_start = None
         sources.counting.fence()
-        mark_half_restored(sources.every_cell(), contents.checkpoint)
+        mark_half_restored(sources.every_cell, contents.checkpoint)
         if sources.shared_memory.part(partial(_have_unlike_bits, contents, leaves)):
             leaves = self._leaves()
         sources.parameters.read_weights_from(contents, leaves)
-        clear_half_restored(sources.every_cell())
+        clear_half_restored(sources.every_cell)
         as_built = sorted(name for name in leaves.keys() - set(wanted) if leaves[name].role == "weights")
         ignored = sorted((contents.entries.keys() & leaves.keys()) - set(wanted))
         _log.info(
@@ -187,13 +187,13 @@ class Start:
             return []
         sources = self._sources
         sources.counting.fence()
-        mark_half_restored(sources.every_cell(), self._restored.checkpoint)
+        mark_half_restored(sources.every_cell, self._restored.checkpoint)
         sources.parameters.leaves(at_boundary=False)  # looks where the parameters are now
         sources.shared_memory.restore(self._shared)
         changed = sources.parameters.read_again_from(self._restored)
         user = decoded(self._restored)["user"]
         self._restore_objects(self._restored, user, lambda name, stateful: stateful.load_state_dict(user[name]))
-        clear_half_restored(sources.every_cell())
+        clear_half_restored(sources.every_cell)
         sources.put_back()
         self.random_state()
         return changed
@@ -207,7 +207,7 @@ class Start:
     def trained(self) -> None:
         """Leave the state to the loop; `undo_changes` has nothing to do from now on."""
         self._restored = None
-        for switches in self._sources.switches():
+        for switches in self._sources.switches:
             switches.trained()
 
     def _refuse_used(self, why: str, root: str) -> None:
@@ -248,7 +248,7 @@ class Start:
             sources.position.prepare(0, None)
         sources.prepared = True
         sources.parameters.note_buffers()
-        for switches in sources.switches():
+        for switches in sources.switches:
             switches.load(None, 0)
         self._watch_calls(0)
 

@@ -46,7 +46,6 @@ class Life:
         given = [*(given or {}).items()]
         self.observer = Observer(
             lambda: reached(known=Known(stored={*map(id, stored)}), given=given, by_model=by_model, **also),
-            lambda: self.at // epoch_size,
             ignore=ignore,
         )
         self.observer.load(saved)
@@ -71,7 +70,7 @@ class Life:
 
     def end_step(self):
         self.at += 1
-        self.observer.end_step()
+        self.observer.end_step(self.at // self.epoch_size)
 
     def save(self):
         return through_checkpoint(self.observer.section(sys._getframe(1)))
