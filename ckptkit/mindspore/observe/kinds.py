@@ -509,12 +509,17 @@ def _assigned_by_library(kind: Any) -> frozenset[str]:
     for base in kind.__mro__:
         keeps_state = str(base.__module__).startswith(_KEEPS_STATE) and not issubclass(kind, nn.Cell)
         if library_of(base) in ("mindspore", "threading") and not keeps_state:
-            for member in vars(base).values():
-                function = inspect.unwrap(member)
-                if type(function) is types.FunctionType:
-                    code = dis.get_instructions(function.__code__)
-                    names.update(step.argval for step in code if step.opname == "STORE_ATTR")
+            names |= _assigned_in(base)
     return frozenset(names)
+
+
+@functools.lru_cache(maxsize=4096)
+def _assigned_in(kind: type) -> frozenset[str]:
+    """Return the attributes that the methods in the body of a class assign."""
+    functions = map(inspect.unwrap, vars(kind).values())
+    codes = [function.__code__ for function in functions if type(function) is types.FunctionType]
+    steps = (step for code in codes for step in dis.get_instructions(code))
+    return frozenset(step.argval for step in steps if step.opname == "STORE_ATTR")
 
 
 _TABLE: tuple[tuple[Any, Callable[[Any, Known], tuple[str, Parts]]], ...] = (
