@@ -6,8 +6,10 @@ storage half start without MindSpore.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -98,13 +100,24 @@ _refuse_other_package()
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"ckptkit.{name}")
+        return _import(f"ckptkit.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'ckptkit' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(_import(home), name)
     globals()[name] = value
     return value
+
+
+def _import(module: str) -> ModuleType:
+    """Import a module without the walk through all objects of MindSpore that so many new ones would set off."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def __dir__() -> list[str]:
