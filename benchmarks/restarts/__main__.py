@@ -1,157 +1,162 @@
-"""Measures how soon a killed training trains again, by where its state is read: memory, disk, neighbour or bucket.
+"""Measures from a SIGKILL to the next micro-step under ``ckptkit run``, by phase, beside the script without ckptkit.
 
-    PYTHONPATH=tests python -m benchmarks.restarts --folder /disk/restarts [--mib 256] [--times 3]     (as root)
+    python -m benchmarks.restarts [--folder /disk/restarts] [--mib 256] [--times 5]
 
-A MindSpore training on a host of its own (a network namespace) is killed by SIGKILL once its checkpoint lies at that
-home; for a mirror, its root is removed, as if the host were another one. It is started again at once. Prints the
-medians of the seconds from the SIGKILL to the end of the next micro-step, by phase, and the load of the machine.
-The files on the disk are dropped from the page cache before. Both servers are moto, whose speed is that of Python.
+Both start in turn. A training under ``ckptkit run`` is killed once its checkpoint lies on the disk, whose files are
+dropped from the page cache. The other column is the same script without ckptkit, from the start of its process. Prints
+medians with the lowest and the highest value. Modules come from their compiled files, as after an installation.
+`benchmarks.restarts.homes` compares where the state is read from.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import itertools
+import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from multirank.hosts.homes import newest
-from support.hosts.cluster import Cluster
-from support.hosts.running import Running, until
+from benchmarks.restarts.notes import JOB, drop_from_cache, lives, waits
+from ckptkit.tools.supervisor.processes import descendants, send
 
-JOB = Path(__file__).with_name("job.py")
-PHASES = ("process and imports", "restore", "first micro-step", "in all")
-HOMES = ("memory", "disk", "neighbour", "bucket")
-HOLD_AT = 3  # micro-steps; a save begins after the second one
-UPLOADED = "is uploaded to the mirror"  # to ask the server again and again would slow it down
-LIMIT = timedelta(minutes=10)
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds of one restart.
-
-    Attributes:
-        seconds: By phase.
-        load: Of the machine, in the last minute.
-    """
-
-    seconds: tuple[float, ...]
-    load: float
+PHASES = {
+    "notice": "supervisor's notice",
+    "interpreter": "interpreter",
+    "mindspore": "imports of MindSpore",
+    "ckptkit": "imports of ckptkit",
+    "script": "network and data",
+    "restore": "restore",
+    "replay": "replay of 20 batches",
+    "compilation": "compilation",
+    "step": "micro-step",
+}
+LIMIT_SECONDS = 120.0
+Seconds = Mapping[str, float]  # by phase
 
 
-class Bench:
-    """Restarts on one cluster.
-
-    Args:
-        cluster: Its first host trains, the second one is the neighbour.
-        folder: For notes.
-        mib: Size of the state.
-    """
-
-    def __init__(self, cluster: Cluster, folder: Path, mib: int) -> None:
-        self._cluster = cluster
-        self._folder = folder
-        self._width = int((mib * (1 << 20) / 12) ** 0.5)  # a weight and two moments, of 4 bytes each
-        self._number = 0
-        self._host, self._neighbour = cluster.hosts
-        self._neighbour.serve()
-        self._neighbour.make_bucket("near")
-        cluster.storage.make_bucket("runs")
-
-    def restart(self, home: str) -> Times:
-        """One restart, with the state at that home only, but for those behind it."""
-        self._number += 1
-        run = f"run-{self._number}"
-        root = self._host.folders["disk" if home == "disk" else "memory"] / run
-        mirror = {"neighbour": f"{self._neighbour.endpoint}/near/{run}", "bucket": f"s3://runs/{run}"}.get(home)
-        first, _ = self._start(root, mirror, "first", HOLD_AT)
-        there = (
-            functools.partial(newest, self._cluster, str(root)) if mirror is None else lambda: UPLOADED in first.text()
-        )
-        until(there, f"a checkpoint is at the {home}", alive=[first], limit=LIMIT)
-        killed = time.time()
-        first.kill()
-        if mirror is not None:
-            shutil.rmtree(root)
-        elif home == "disk":
-            drop_from_cache(root)
-            killed = time.time()
-        second, notes = self._start(root, mirror, "second")
-        until(lambda: "stepped" in stamps(notes), "it trains again", alive=[second], limit=LIMIT)
-        second.kill()
-        assert "resuming from" in second.text(), second.said()
-        shutil.rmtree(root)
-        at = stamps(notes)
-        ends = [killed, at["built"], at["restored"], at["stepped"]]
-        phases = [end - begin for begin, end in itertools.pairwise(ends)]
-        return Times((*phases, sum(phases)), os.getloadavg()[0])
-
-    def _start(self, root: Path, mirror: str | None, which: str, steps: int | None = None) -> tuple[Running, Path]:
-        notes = self._folder / f"{root.name}-{which}"
-        given = json.dumps([str(root), mirror, str(notes), self._width, steps])
-        command = (sys.executable, JOB, given)
-        log = notes.with_suffix(".log")
-        return self._host.start(*command, log=log, environment=self._cluster.variables()), notes
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        if process.poll() is not None or time.monotonic() > until:
+            raise RuntimeError(f"{process.args!r} did not get there; exit code {process.poll()}")
+        time.sleep(0.02)
 
 
-def stamps(notes: Path) -> dict[str, float]:
-    """When what first happened, of the lines that are whole."""
-    whole = notes.read_text().split("\n")[:-1] if notes.exists() else []
-    return {what: float(at) for what, at in reversed([line.split() for line in whole])}
+@contextlib.contextmanager
+def started(*command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command, and kill it and the processes below it in the end."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    with subprocess.Popen(command, env=variables, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            below = descendants(process.pid)
+            process.kill()
+            send(below, signal.SIGKILL)
 
 
-def drop_from_cache(folder: Path) -> None:
-    """Write a folder's files to the disk, and forget them in memory."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            descriptor = os.open(file, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
+def plain_start(folder: Path, width: int) -> Seconds:
+    """Return the seconds of one start without ckptkit."""
+    notes = folder / "plain"
+    born = time.time()
+    with started(sys.executable, JOB, json.dumps([None, None, str(notes), width])) as process:
+        wait_for(lambda: waits(notes, 0), process)
+    times = lives(notes)[0]
+    began, stepped, stepped_again = times["built"][0], *times["stepped"]
+    step = stepped_again - stepped
+    return {
+        "interpreter": times["started"][0] - born,
+        "mindspore": times["mindspore"][0] - times["started"][0],
+        "script": times["built"][0] - times["mindspore"][0],
+        "compilation": stepped - began - step,
+        "step": step,
+    }
 
 
-def rows(found: dict[str, list[Times]]) -> Iterator[str]:
-    """The table, of medians."""
-    yield " | ".join([f"{'state read from':<16}", *(f"{phase:>19}" for phase in PHASES), "load"])
-    for home, times in found.items():
-        medians = [statistics.median(each) for each in zip(*(one.seconds for one in times), strict=True)]
-        loads = f"{min(one.load for one in times):.0f} to {max(one.load for one in times):.0f}"
-        yield " | ".join([f"{home:<16}", *(f"{seconds:>17.2f} s" for seconds in medians), loads])
+def restart(folder: Path, width: int) -> Seconds:
+    """Return the seconds of one restart under ``ckptkit run``."""
+    root, notes = folder / "run", folder / "resumed"
+    argument = json.dumps([str(root), None, str(notes), width])
+    with started(sys.executable, "-m", "ckptkit", "run", "--", sys.executable, JOB, argument) as process:
+        wait_for(lambda: waits(notes, 0) and any(root.glob("checkpoints/*/COMMIT")), process)
+        drop_from_cache(root)
+        (job,) = descendants(process.pid)
+        killed, uptime = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        os.kill(job, signal.SIGKILL)
+        wait_for(lambda: len(lives(notes)) > 1, process)
+        (job,) = descendants(process.pid)
+        born = killed + birth(job) - uptime
+        wait_for(lambda: waits(notes, 1), process)
+    times = lives(notes)[1]
+    began, stepped, stepped_again = times["ckptkit"][0], *times["stepped"]
+    step, restore, replay = stepped_again - stepped, times["in-restoring"][0], times["in-replaying"][0]
+    return {
+        "notice": born - killed,
+        "interpreter": times["started"][0] - born,
+        "mindspore": times["mindspore"][0] - times["started"][0],
+        "ckptkit": times["ckptkit"][0] - times["built"][0],
+        "script": times["built"][0] - times["mindspore"][0],
+        "restore": restore,
+        "replay": replay,
+        "compilation": stepped - began - restore - replay - step,
+        "step": step,
+    }
 
 
-def measure(folder: Path, *, mib: int, times: int, homes: Sequence[str]) -> dict[str, list[Times]]:
-    """Restarts with each home in turn, so many times."""
-    found: dict[str, list[Times]] = {home: [] for home in homes}
-    shutil.rmtree(folder, ignore_errors=True)
-    with Cluster(2, folder / "hosts") as cluster:
-        bench = Bench(cluster, folder / "notes", mib)
-        for _ in range(times):
-            for home, each in found.items():
-                each.append(bench.restart(home))
-                print(f"{home}: {each[-1]}", file=sys.stderr, flush=True)
-    return found
+def birth(pid: int) -> float:
+    """Return when a process was born, in seconds since the machine was started."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def rows(plain: Sequence[Seconds], resumed: Sequence[Seconds]) -> Iterator[str]:
+    """Return the table: medians, and the lowest and the highest value."""
+    yield f"{'seconds':<24} | {'without ckptkit':>20} | {'after a SIGKILL':>20}"
+    for phase, name in PHASES.items():
+        cells = [spread([seconds[phase] for seconds in column if phase in seconds]) for column in (plain, resumed)]
+        yield " | ".join([f"{name:<24}", *cells])
+    sums = [[sum(seconds.values()) for seconds in column] for column in (plain, resumed)]
+    yield " | ".join([f"{'in all':<24}", *map(spread, sums)])
+    ratios = [after / before for before, after in zip(*sums, strict=True)]
+    yield f"{'times the other':<24} | {'':>20} | {spread(ratios)}"
+
+
+def spread(values: Sequence[float]) -> str:
+    if not values:
+        return f"{'':>20}"
+    return f"{statistics.median(values):5.2f} ({min(values):.2f} to {max(values):.2f})".rjust(20)
+
+
+def measure(folder: Path, *, mib: int, times: int) -> tuple[list[Seconds], list[Seconds]]:
+    """Return the seconds of starts without ckptkit and of restarts, in turn; the first of both is not counted."""
+    width = int((mib * (1 << 20) / 12) ** 0.5)  # a weight and two moments, of 4 bytes each
+    plain, resumed = [], []
+    for number in range(times + 1):
+        place = folder / str(number)
+        place.mkdir(parents=True)
+        plain.append(plain_start(place, width))
+        resumed.append(restart(place, width))
+        print(f"{sum(plain[-1].values()):.2f} s, {sum(resumed[-1].values()):.2f} s", file=sys.stderr, flush=True)
+        shutil.rmtree(place)
+    return plain[1:], resumed[1:]
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.restarts", description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="on a disk; emptied first")
+    parser.add_argument("--folder", type=Path, help="on a disk; default a temporary folder")
     parser.add_argument("--mib", type=int, default=256, help="size of the state")
-    parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--homes", default=",".join(HOMES))
+    parser.add_argument("--times", type=int, default=5)
     options = parser.parse_args()
-    found = measure(options.folder, mib=options.mib, times=options.times, homes=options.homes.split(","))
-    print(*rows(found), sep="\n")
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        print(*rows(*measure(Path(folder), mib=options.mib, times=options.times)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A training that notes when it was where; its argument is JSON: root, mirror or null, notes, width, and steps or null.
+"""A training that notes when it was where, and then waits to be killed. Its argument is JSON.
 
-After so many micro-steps it waits to be killed.
+It is a list: root (null: without ckptkit), mirror or null, file for the notes, width of the network.
 """
 
 from __future__ import annotations
@@ -12,28 +12,25 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-root, mirror, notes, width, steps = json.loads(sys.argv[1])
+root, mirror, notes, width = json.loads(sys.argv[1])
+SAVE_AT = 20  # micro-steps
+STEPS = {None: 2}.get(root, SAVE_AT + 1)  # of the first life; the next one trains two
 
 
-SAVE_AT = 2
-
-
-def stamp(what: str) -> None:
+def stamp(what: str, seconds: float | None = None) -> None:
     with Path(notes).open("a") as lines:
-        print(what, time.time(), file=lines)
+        print(what, time.time() if seconds is None else seconds, file=lines)
 
 
+is_next_life = Path(notes).exists()
 stamp("started")
 
 import mindspore as ms  # noqa: E402 - it is what takes long
 import mindspore.dataset as ds  # noqa: E402
 import numpy as np  # noqa: E402
 from mindspore import nn  # noqa: E402
-from multirank.hosts.homes import opened  # noqa: E402
 
-import ckptkit as ck  # noqa: E402
-
-stamp("imported")
+stamp("mindspore")
 
 
 class Loss(nn.Cell):
@@ -46,29 +43,40 @@ class Loss(nn.Cell):
 
 
 class Clock(ms.train.Callback):
-    def on_train_begin(self, run_context) -> None:
-        stamp("restored")
-
     def on_train_step_end(self, run_context) -> None:
         stamp("stepped")
-        if run_context.original_args().cur_step_num == steps:
-            signal.pause()  # so that the upload does not compete with it
+        step = run_context.original_args().cur_step_num
+        if root is not None and step == SAVE_AT + 1:
+            from ckptkit.manager.heartbeat import HEARTBEAT
+
+            for phase, seconds in HEARTBEAT.spent().items():
+                stamp(f"in-{phase}", seconds)
+        if step == STEPS + is_next_life:
+            stamp("waits")
+            signal.pause()  # so that an upload does not compete with it
 
 
-def mirrors() -> list[ck.Mirror]:
+def mirrors() -> list:
     if mirror is None:
         return []
+    from multirank.hosts.homes import opened
+
     url, options = opened(mirror, retry_for=timedelta(seconds=60))
     return [ck.Mirror(url, storage_options=options)]
 
 
-def main() -> None:
-    ms.set_seed(1)
-    ms.set_context(mode=ms.GRAPH_MODE)
-    loss = Loss()
-    cell = ck.AccumulationTrainCell(loss, nn.Adam(loss.trainable_params(), 1e-3), accumulation_steps=1)
-    data = ds.NumpySlicesDataset(np.ones((10_000, width), np.float32), ["x"], shuffle=False).batch(1)
-    clock = Clock()
+ms.set_seed(1)
+ms.set_context(mode=ms.GRAPH_MODE)
+network = Loss()
+model = ms.Model(nn.TrainOneStepCell(network, nn.Adam(network.trainable_params(), 1e-3)))
+data = ds.NumpySlicesDataset(np.ones((10_000, width), np.float32), ["x"]).map(np.copy, ["x"]).batch(1)
+clock = Clock()
+stamp("built")
+if root is None:
+    model.train(1, data, callbacks=[clock], dataset_sink_mode=False)
+else:
+    import ckptkit as ck
+
     ckpt = ck.CheckpointCallback(
         root,
         mirror=mirrors(),
@@ -76,9 +84,5 @@ def main() -> None:
         keep=ck.KeepLatest(2),
         training=ck.Training(read_only=[clock]),
     )
-    stamp("built")
-    ckpt.train(ms.Model(cell), 1, data, callbacks=[clock], dataset_sink_mode=False)
-
-
-if __name__ == "__main__":
-    main()
+    stamp("ckptkit")
+    ckpt.train(model, 1, data, callbacks=[clock], dataset_sink_mode=False)
