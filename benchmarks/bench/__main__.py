@@ -4,15 +4,15 @@
     python -m benchmarks.bench                            stall, training, growth
     python -m benchmarks.bench --only stall,positioning   some of them
     python -m benchmarks.bench --only transfer            an object store
+    python -m benchmarks.bench --only peers               ckptkit beside libraries of PyTorch and JAX; 15 minutes
     python -m benchmarks.bench --table                    print the last results again
     python -m benchmarks.bench --only stall --cycles 1 --layouts boundary --workdir /dev/shm/bench
                                                           a save after every update, into memory
 
-PyTorch and JAX are measured in environments of their own, which need xxhash, and not ckptkit:
+PyTorch and JAX are measured in environments of their own, which `benchmarks.environments` makes for ``peers``. Others
+are given with ``--env``; they need xxhash, and not ckptkit:
 
-    torch/bin/pip install torch safetensors numpy xxhash;  jax/bin/pip install jax orbax-checkpoint xxhash
-    python -m benchmarks.bench --only stall --systems none,copy,ckptkit,torch-safetensors,dcp,orbax \\
-        --env torch=torch/bin/python --env jax=jax/bin/python
+    python -m benchmarks.bench --only stall --systems none,ckptkit,dcp --env torch=torch/bin/python
 
 It needs what the tests need. Nothing else heavy may run: there are few cores, and memory is shared. Raw numbers are
 below WORKDIR/results, one JSON file per benchmark.
@@ -31,6 +31,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from benchmarks.environments import python_of
+
 from . import growth, machine, micro_step, stall, training, transfer
 from .measurement import CHECKOUT
 from .options import Options
@@ -44,8 +46,15 @@ def run_positioning(options: Options) -> Iterator[dict[str, Any]]:
     yield {"table": done.stdout}
 
 
+def run_peers(options: Options) -> Iterator[dict[str, Any]]:
+    """The stall benchmark of all peers, where it saves at boundaries."""
+    pythons = {name: python_of(name) for name in ("torch", "jax")}
+    return stall.run(replace(options, systems=stall.PEERS, layouts=("boundary",), pairs=1, pythons=pythons))
+
+
 BENCHMARKS: dict[str, ModuleType | SimpleNamespace] = {
     "stall": stall,
+    "peers": SimpleNamespace(run=run_peers, tables=stall.table_of_peers, __doc__="Peers."),
     "training": training,
     "growth": growth,
     "micro_step": micro_step,

@@ -32,6 +32,14 @@ LAYOUTS = {
 }
 
 
+PEERS = ("none", "mindspore-safetensors", "copy", "ckptkit", "torch-safetensors", "dcp", "orbax")
+LOOP = ("system", "stall ms", "stall / memcpy", "of it fence and step ms", "loop slowdown")
+LOOP += ("complete in loop s", "left to flush s", "extra peak / state", "of the machine")
+IDLE = ("system", "complete, idle s", "durable, idle s", "of write limit", "written MiB", "written at")
+IDLE += ("restore s", "deferred s", "of warm read", "of plain read", "cold restore s", "of cold read")
+IDLE += ("extra peak / state", "bit-exact")
+
+
 def shapes_of(layout: str, options: Options) -> Shapes:
     """Of the weights; the state has four tensors of each."""
     return equal(25, options.mib * MIB) if layout == "few" else like_a_model(options.mib)
@@ -175,15 +183,26 @@ def tables(found: dict[str, Any]) -> str:
         if not of_layout:
             continue
         by_name = {name: [one for one in of_layout if one["system"] == name] for name in _names(of_layout)}
-        header = ["system", "stall ms", "stall / memcpy", "of it fence and step ms", "loop slowdown"]
-        header += ["complete in loop s", "left to flush s", "extra peak / state", "of the machine"]
-        parts.append(f"Saves {text}:\n\n{table(header, [_loop_row(*one, memcpy, size) for one in by_name.items()])}")
-        header = ["system", "complete, idle s", "durable, idle s", "of write limit", "written MiB", "written at"]
-        header += ["restore s", "deferred s", "of warm read", "of plain read", "cold restore s", "of cold read"]
-        header += ["extra peak / state", "bit-exact"]
+        parts.append(f"Saves {text}:\n\n{table(LOOP, [_loop_row(*one, memcpy, size) for one in by_name.items()])}")
         saved = {name: several for name, several in by_name.items() if name != "none"}
-        parts.append(table(header, [_idle_row(*one, machine, size) for one in saved.items()]))
+        parts.append(table(IDLE, [_idle_row(*one, machine, size) for one in saved.items()]))
     return "\n\n".join(parts)
+
+
+def table_of_peers(found: dict[str, Any]) -> str:
+    """The columns of ``docs/performance.md``, after those of `tables`."""
+    machine = limits.merged(found["limits"])
+    size = found["state_bytes"]
+    memcpy = size / median(machine["memcpy"]) / 1e6
+    of_loop = ("system", "stall / memcpy", "loop slowdown", "extra peak / state")
+    of_idle = ("of write limit", "of plain read", "of cold read", "bit-exact")
+    rows = []
+    for name in (name for name in _names(found["systems"]) if name != "none"):
+        several = [one for one in found["systems"] if one["system"] == name]
+        loop = dict(zip(LOOP, _loop_row(name, several, memcpy, size), strict=True))
+        idle = dict(zip(IDLE, _idle_row(name, several, machine, size), strict=True))
+        rows.append([*(loop[column] for column in of_loop), *(idle[column] for column in of_idle)])
+    return f"{tables(found)}\n\n{table([*of_loop, *of_idle], rows)}"
 
 
 def _names(measured: Iterable[dict[str, Any]]) -> list[str]:
