@@ -5,6 +5,7 @@ once one has died, and returns 1; with ``--leave`` in front of N it leaves them,
 connected to each of the others. A gather that waits for a rank that is gone raises a `RankLostError`.
 """
 
+import atexit
 import json
 import os
 import socket
@@ -60,6 +61,18 @@ class ProcessWorld:
 
 def world() -> World:
     return ProcessWorld() if "RANK_ID" in os.environ else ALONE
+
+
+def fork_pair() -> ProcessWorld:
+    """Fork a second rank from this process, which is rank 0 from then on and waits for the other at its end."""
+    ends = socket.socketpair()
+    child = os.fork()
+    rank = int(child == 0)
+    os.environ |= {"RANK_ID": str(rank), "RANK_SIZE": "2", "RANK_SOCKETS": str(ends[rank].detach())}
+    ends[1 - rank].close()
+    if child:
+        atexit.register(os.waitpid, child, 0)
+    return ProcessWorld()
 
 
 def launcher(ranks: int, *script: str, leave: bool = False) -> list[str]:

@@ -10,8 +10,8 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import nn
-from support.process import python, run_python
-from support.process_ranks import environment, launcher
+from support.process import run_python
+from support.process_ranks import environment
 from support.training import begin_process, tensors
 
 import ckptkit as ck
@@ -294,11 +294,11 @@ RANKS = """
 import os, sys
 import mindspore as ms, numpy as np
 from mindspore import nn
-from support.process_ranks import world
+from support.process_ranks import fork_pair
 import ckptkit as ck
 from ckptkit.mindspore.state import manager
 
-WORLD = world()
+WORLD = fork_pair()
 manager.world = lambda: WORLD
 ms.set_seed(1)
 network = nn.Dense(1, 1)
@@ -316,7 +316,7 @@ def test_all_ranks_stop_at_the_end_of_the_epoch(tmp_path):
     script.write_text(RANKS)
     said = []
     for _ in range(2):
-        done = python(*launcher(2, str(script), str(tmp_path / "run"))[1:], environment=environment())
+        done = run_python(str(script), str(tmp_path / "run"), folder=tmp_path, environment=environment()).expect(0)
         said.append(sorted(done.stdout.splitlines()))
     assert said == [["rank 0: 0, 3", "rank 1: 0, 3"], ["rank 0: 4, 4", "rank 1: 4, 4"]]
     assert "training is complete (it is enough)" in done.stderr

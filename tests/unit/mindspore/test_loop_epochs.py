@@ -4,15 +4,13 @@ import logging
 import signal
 
 import mindspore as ms
-import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import nn
 from support.process import run_python
-from support.training import begin_process, tensors
+from support.training import tensors
+from test_loop import Training
 from tqdm import tqdm
 
-import ckptkit as ck
 from ckptkit.errors import ResumeError
 
 # What a loop does before, among and after the batches of an epoch: draws, settings, sums, an average of the weights
@@ -141,32 +139,19 @@ def test_killed_loop_of_epochs_resumes_exactly(tmp_path):
     assert lives[-1][0][-1] == whole[-1]
 
 
-class Training:
-    """Two epochs of three batches, in a loop of epochs."""
+class Epochs(Training):
+    """Two epochs of four batches, in a loop of epochs."""
 
     def __init__(self, root, data=None, **options):
-        begin_process()
-        self.network = nn.Dense(2, 1)
-        self.optimizer = nn.Momentum(self.network.trainable_params(), 0.1, 0.9)
-        loss = nn.MSELoss()
-        self.gradients = ms.value_and_grad(lambda x, y: loss(self.network(x), y), None, self.optimizer.parameters)
-        rows = np.arange(12, dtype=np.float32).reshape(6, 2) / 12
-        data = data or ds.NumpySlicesDataset({"x": rows, "y": rows[:, :1]}, shuffle=False).batch(2)
-        train = [self.network, self.optimizer]
-        self.run = ck.loop(
-            root, data, options.pop("epochs", 2), train=train, save=ck.SaveEvery(micro_steps=99), **options
-        )
-
-    def step(self, x, y):
-        _, gradients = self.gradients(x, y)
-        self.optimizer(gradients)
+        super().__init__()
+        self.run = self.loop(root, every=99, data=data, **options)
 
 
 def test_stop_within_an_epoch_runs_what_follows_and_is_stored(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     states = []
     for _ in range(2):
-        training, places, ended = Training(tmp_path), [], []
+        training, places, ended = Epochs(tmp_path), [], []
         for epoch, dataset in training.run.epochs:
             for x, y in dataset:
                 training.step(x, y)
@@ -181,26 +166,26 @@ def test_stop_within_an_epoch_runs_what_follows_and_is_stored(tmp_path, caplog):
 
 
 def test_save_asked_for_after_the_batches_holds_the_whole_epoch(tmp_path):
-    training = Training(tmp_path, epochs=1)
+    training = Epochs(tmp_path, epochs=1)
     for _, dataset in training.run.epochs:
         for x, y in dataset:
             training.step(x, y)
         ms.ops.assign(training.network.bias, ms.Tensor(np.full(1, 7, np.float32)))
         training.run.save()
-    again = Training(tmp_path, epochs=1)
+    again = Epochs(tmp_path, epochs=1)
     assert tensors(again.network) == tensors(training.network)
     assert [*again.run.epochs] == []
 
 
 def test_columns_and_lengths_are_those_of_the_dataset(tmp_path):
-    training, shapes = Training(tmp_path), []
+    training, shapes = Epochs(tmp_path), []
     for epoch, dataset in training.run.epochs:
         make = dataset.create_dict_iterator if epoch else dataset.create_tuple_iterator
         for batch in make(num_epochs=1, output_numpy=True):
             columns = batch if epoch else dict(zip("xy", batch, strict=True))
             shapes.append({name: (type(value), value.shape) for name, value in columns.items()})
-        assert len(dataset) == dataset.get_dataset_size() == 3
-    assert shapes == [{"x": (np.ndarray, (2, 2)), "y": (np.ndarray, (2, 1))}] * 6
+        assert len(dataset) == dataset.get_dataset_size() == 4
+    assert shapes == [{"x": (np.ndarray, (2, 4)), "y": (np.ndarray, (2, 1))}] * 8
 
 
 def counts_through_tqdm(training):
@@ -228,7 +213,7 @@ def sums_a_generator(training):
     ],
 )
 def test_what_lies_in_no_variable_is_named(tmp_path, caplog, loop, name):
-    loop(Training(tmp_path))
+    loop(Epochs(tmp_path))
     assert name in caplog.text
 
 
@@ -255,26 +240,26 @@ def iterates_afterwards(training):
 @pytest.mark.parametrize(
     ("loop", "message"),
     [
-        (goes_on_early, "after epoch 0 without 2 batches of it"),
+        (goes_on_early, "after epoch 0 without 3 batches of it"),
         (iterates_twice, "epoch 0 are iterated over already"),
         (iterates_afterwards, "has ended"),
     ],
 )
 def test_loop_that_could_not_resume_is_refused(tmp_path, loop, message):
     with pytest.raises(ResumeError, match=message):
-        loop(Training(tmp_path))
+        loop(Epochs(tmp_path))
 
 
 def test_data_that_has_no_columns_or_length_says_so(tmp_path):
-    batch = tuple(ms.Tensor(np.ones(shape, np.float32)) for shape in ((2, 2), (2, 1)))
+    batch = tuple(ms.Tensor(np.ones(shape, np.float32)) for shape in ((2, 4), (2, 1)))
 
     class Stream:
         def __iter__(self):
             yield batch
 
     with pytest.raises(ResumeError, match="__len__"):
-        assert Training(tmp_path / "stream", Stream()).run.epochs
-    for _, dataset in Training(tmp_path / "list", [batch]).run.epochs:
+        assert Epochs(tmp_path / "stream", Stream()).run.epochs
+    for _, dataset in Epochs(tmp_path / "list", [batch]).run.epochs:
         with pytest.raises(TypeError, match="no MindSpore pipeline"):
             dataset.create_dict_iterator()
         break

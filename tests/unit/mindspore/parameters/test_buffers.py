@@ -15,10 +15,10 @@ from support.training import (
     adam,
     begin_process,
     both_modes,
-    samples,
     survived,
     tensors,
 )
+from unit.mindspore.state.test_state import manager, trained
 
 import ckptkit as ck
 from ckptkit.mindspore.state.manager import StateManager
@@ -58,22 +58,6 @@ def remembering(**options):
 
 def with_buffers(**buffers):
     return accumulation_cell(network=functools.partial(Named, **buffers))
-
-
-def batch(seed=0):
-    values = samples(4, seed)
-    return ms.Tensor(values["x"]), ms.Tensor(values["y"])
-
-
-def trained(cell, calls):
-    cell.set_train()
-    for seed in range(calls):
-        cell(*batch(seed))
-    return cell
-
-
-def manager(root):
-    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000))
 
 
 def saved(root, cells, calls=0, **stateful):

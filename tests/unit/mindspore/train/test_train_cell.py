@@ -63,6 +63,16 @@ class Defaults(Mlp):
         return ((difference if y is None else difference - y) ** power).mean()
 
 
+class Idle(nn.Optimizer):
+    """Updates nothing."""
+
+    def __init__(self, weights):
+        super().__init__(0.1, weights)
+
+    def construct(self, gradients):
+        return True
+
+
 class Recorder(nn.Optimizer):
     def __init__(self, weights):
         super().__init__(0.1, weights)
@@ -190,10 +200,10 @@ def test_hundreds_of_weights_compile():
             names = [f"unused{i}" for i in range(240)]
             self.unused = ms.ParameterTuple([ms.Parameter(ops.ones(2), name=name) for name in names])
 
-    cell = accumulate(1, network=Many, clip_norm=1.0)
+    cell = accumulate(1, Idle, network=Many, clip_norm=1.0)
     cell(*batches(1)[0])
     assert len(cell.accumulators) == 245
-    assert cell.optimizer.global_step.asnumpy() == [1]
+    assert cell.updated
 
 
 @both_modes
