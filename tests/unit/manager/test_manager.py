@@ -240,24 +240,6 @@ def test_step_saves_when_due_once_per_progress(root):
     assert len(names(manager)) == 6
 
 
-def test_aligned_save_is_due_once(root):
-    """At the boundaries after 6, 12, 18 and 24 micro-steps, and at none between."""
-    manager, run = started(root, save=SaveEvery(micro_steps=6), mid_cycle="align")
-    assert saved_at(manager, run, 24) == [8, 12, 20, 24]
-
-
-def test_a_rewound_save_holds_its_cycle_s_start(root):
-    manager, run = started(root, save=SaveEvery(micro_steps=3), mid_cycle="rewind", when_busy="wait")
-    for _ in run.train_until(7):
-        manager.step(run)
-    manager.close()
-    assert names(manager) == ["a000001-c0000000000-m0000", "a000001-c0000000001-m0000"]
-    restored = WatchedRun()
-    assert CheckpointManager(root).restore(restored).batches_delivered == 4
-    train(restored, 7)
-    assert restored.digest() == run.digest()
-
-
 @pytest.mark.parametrize("runs", [False, True])
 def test_ctrl_c_at_thread_start_tears_nothing(root, monkeypatch, runs):
     """Whether the thread runs or not: no second save runs beside it, and none is waited for that never began."""
@@ -663,19 +645,6 @@ def test_every_call_may_bring_the_news(valve):
         manager.save(run).exception()
         with pytest.raises(SaveFailedError, match=rf"in a row\).*failure {number}"):
             getattr(manager, verb)(*([run] if verb in ("step", "save") else []))
-
-
-def test_a_success_resets_the_count(valve):
-    manager, run = started(valve)
-    outcomes = []
-    for at, fails in enumerate([1, 1, 0, 1, 1, 0], start=1):
-        train(run, at)
-        valve.failures_to_come = fails
-        outcomes.append(manager.save(run).exception() is None)
-    manager.close()
-    assert names(manager) == ["a000001-c0000000000-m0003", "a000001-c0000000001-m0002"]
-    assert outcomes == [False, False, True, False, False, True]
-    assert [one.progress.batches_delivered for one in manager.checkpoints()] == [3, 6]
 
 
 def test_capture_error_raises_at_once_and_is_uncounted(root):

@@ -10,11 +10,11 @@ import pytest
 from support.clock import Manual
 from support.options import grouped
 from support.runs.dict_storage import DictStorage
-from support.runs.grown import ON_REQUEST, WatchedRun, train
+from support.runs.grown import ON_REQUEST, train
 
 import ckptkit.format.events
 from ckptkit.errors import StaleAttemptError, StorageError
-from ckptkit.format.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed
+from ckptkit.format.events import Began, Ended, LeftOut, Point, Removed, Saved
 from ckptkit.manager import recorder
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.event_log import read_events
@@ -101,27 +101,6 @@ def save_at(manager: CheckpointManager, run: NumpyRun, *batches: int) -> None:
         manager.save(run).result()
 
 
-def test_attempt_records_begin_saves_removals_and_end(storage, time):
-    with manager_of(storage, time) as manager:
-        run = WatchedRun()
-        manager.restore(run)
-        save_at(manager, run, 4, 8, 12)
-        manager.save_final(run)
-    events = events_in(storage)
-    began, ended = events[0], events[-1]
-    assert isinstance(began, Began)
-    assert (began.checkpoint, began.progress.updates, began.world_size) == (None, 0, 1)
-    assert isinstance(ended, Ended)
-    assert (ended.how, ended.error, ended.progress) == ("finished", None, run.progress())
-    saved = [event for event in events if isinstance(event, Saved)]
-    names = [info.name for info in manager.checkpoints()]
-    assert [event.checkpoint for event in saved][-2:] == names
-    assert saved[-1].progress == run.progress()
-    assert all(event.size_bytes > 0 for event in saved)
-    removed = [(event.checkpoint, event.after) for event in events if isinstance(event, Removed)]
-    assert removed == [(saved[0].checkpoint, saved[2].checkpoint)]
-
-
 def ended_in(storage) -> Ended:
     ended = events_in(storage)[-1]
     assert isinstance(ended, Ended)
@@ -145,45 +124,6 @@ def test_how_an_attempt_ended_is_told():
         ended, kind = ended_in(storage), None if error is None else type(error).__name__
         message = "" if error is None else str(error).partition("\n")[0]
         assert (ended.how, ended.error, ended.message) == (how, kind, message)
-
-
-def test_training_asked_to_return_is_told(storage, time):
-    run = WatchedRun()
-    with manager_of(storage, time, preempt_when=lambda: run.batches >= 3, on_preempt="return") as manager:
-        manager.restore(run)
-        for _ in run.train_until(3):
-            manager.step(run)
-        assert manager.preempted
-    ended = ended_in(storage)
-    assert (ended.how, ended.error, ended.progress.batches_delivered) == ("preempted", None, 3)
-
-
-def refuse(self, key, stream, size_bytes):
-    raise StorageError(f"could not write {key}")
-
-
-def test_failed_save_is_recorded_with_next_one(storage, monkeypatch):
-    manager, run = started(storage, k=4)
-    with monkeypatch.context() as patch:
-        patch.setattr(DictStorage, "write", refuse)
-        train(run, 2)
-        assert manager.save(run).exception() is not None
-    assert segments_in(storage) == []
-    save_at(manager, run, 4)
-    (failed,) = [event for event in events_in(storage) if isinstance(event, SaveFailed)]
-    assert (failed.error, failed.checkpoint) == ("StorageError", "a000001-c0000000000-m0002")
-    assert failed.message.startswith("could not write ")
-    manager.close()
-
-
-def test_without_events_nothing_is_written(storage):
-    with manager_of(storage, events=False) as manager:
-        run = WatchedRun()
-        manager.restore(run)
-        train(run, 4)
-        manager.step(run, {"loss": 1.0})
-        manager.save_final(run)
-    assert segments_in(storage) == []
 
 
 def losses_in(storage) -> dict[int, float | None]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.runs.dict_storage import DictStorage
 from support.runs.rank_files import NAME, leaf, opened, write_ranks
-from support.runs.scenario import AT_6, corrupt, history, name_at
+from support.runs.scenario import corrupt, name_at
 
 from ckptkit.checkpoint import shard_bytes
 from ckptkit.checkpoint.open import open_checkpoint
@@ -57,24 +57,6 @@ def trained(root, run, *batches):
                 pass
             names.append(manager.save(run).result())
     return names
-
-
-def test_two_checkpoints_of_a_run(tmp_path):
-    history(root := tmp_path / "run")
-    storage, told = FaultyStorage(LocalStorage(root)), []
-    found = compared(storage, storage, (AT_4, AT_6), told)
-    assert found.progress == {"batch": (4, 6), "micro_step": (0, 2), "batches_delivered": (4, 6)}
-    assert {key: tuple(vars(count).values()) for key, count in found.roles.items()} == {
-        "weights": (2, 0, 0, 0),
-        "optimizer": (1, 0, 0, 0),
-        "accumulators": (0, 0, 0, 1),
-    }
-    assert [(one.name, one.kind) for one in found.leaves] == [("accumulators", "only in b")]
-    assert {one.path for one in found.state} == {"rng/state/state", "rng/uinteger"}
-    assert found.suspicion is None  # no update lies between them
-    assert reads(storage) == []  # the digests say it all
-    same = compared(LocalStorage(root), LocalStorage(root), (AT_6, AT_6))
-    assert (same.is_empty, same.suspicion) == (True, None)
 
 
 def test_each_file_that_differs_is_read_once(tmp_path):

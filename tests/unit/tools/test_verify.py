@@ -12,9 +12,9 @@ from support.told_watch import ToldWatch
 
 from ckptkit.core.placement import Box
 from ckptkit.errors import CheckpointNotFoundError, StorageError
-from ckptkit.format.documents import CopiedFrom, RunDocument, Void, encode
+from ckptkit.format.documents import CopiedFrom, RunDocument, encode
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage, Killed
+from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.tools import verify as audit_module
 from ckptkit.tools.verify import audit
 
@@ -154,20 +154,6 @@ def test_copy_that_has_not_ended_starts_nothing(root):
     assert found.start.checkpoint is None
     assert "has not ended" in found.start.problem
     assert not found.is_fine
-
-
-def test_uncommitted_and_void_folders_are_told_and_fine(root):
-    life = Life(root)
-    life.restore()
-    life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
-    assert isinstance(life.save_at(8).exception(), Killed)
-    gone = root / f"checkpoints/{name_at(1, 9)}"
-    gone.mkdir()
-    (gone / "COMMIT").write_bytes(encode(Void(void_by="1" * 32)))
-    found = audited(root)
-    assert found.is_fine
-    assert found.uncommitted == (name_at(2, 8),)
-    assert found.void == (name_at(1, 9),)
 
 
 def test_one_checkpoint_alone(root):

@@ -129,15 +129,6 @@ def test_export_takes_per_rank_tensors_of_wanted_rank(tmp_path):
     assert not (tmp_path / "none.ckpt").exists()
 
 
-def test_export_reports_omissions(tmp_path):
-    weights_only = export_weights(GOLDEN / "numpy", tmp_path / "a.safetensors")
-    assert any("the optimizer's state (" in words for words in weights_only.left_out)
-    assert {"random state", "data position", "counters"} <= set(weights_only.left_out)
-    assert set(load_file(tmp_path / "a.safetensors")) == {"weights", "embedding"}
-    with_optimizer = export_weights(GOLDEN / "numpy", tmp_path / "c.safetensors", with_optimizer=True)
-    assert not [words for words in with_optimizer.left_out if "optimizer" in words]
-
-
 def test_corrupt_checkpoint_is_named_without_export(tmp_path):
     history(tmp_path / "run")
     corrupt(tmp_path / "run", AT_6)

@@ -45,19 +45,6 @@ def test_the_attempts_are_told_as_they_went(grown):
     assert story.latest == "a000004-c0000000640-m0000" == story.attempts[-1].saves[-1].checkpoint
 
 
-def test_every_save_failure_and_removal_is_there(grown):
-    story = story_of(grown)
-    there = {path.parent.name for path in (grown / "checkpoints").glob("*/manifest.json")}
-    assert {save.checkpoint for _, save in story.saves if save.is_there} == there
-    gone = {save.checkpoint for _, save in story.saves if not save.is_there}
-    removals = [removal for attempt in story.attempts for removal in attempt.removals]
-    assert {removal.checkpoint for removal in removals} == gone
-    assert all(removal.step == int(removal.checkpoint[9:19]) and removal.at for removal in removals)
-    assert all(save.stall_seconds and save.took_seconds and save.size_bytes for _, save in story.saves)
-    (failure,) = story.attempts[2].failures
-    assert (failure.step, failure.error) == (400, "StorageError")
-
-
 def of_attempts(*attempts: Attempt) -> RunStory:
     return RunStory("root", None, None, NOW, [*attempts], None, [])
 
