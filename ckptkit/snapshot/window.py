@@ -34,7 +34,6 @@ from ckptkit.format.shards import Shard
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes, Extent, Piece
 
 _log = logging.getLogger("ckptkit")
-_UNASKED = 16  # buffers between two looks at what is free
 _CAUTION = 0.8  # of the pace before: a copy for nothing costs less than a fence that waits
 
 _PATIENCE_SECONDS = 10.0
@@ -144,8 +143,6 @@ class CopyAhead(_Filler):
         self.memory_bytes = self.limit_bytes = 0  # what all buffers need for that, and may take
         self.free_bytes: Callable[[], int | None] = lambda: None  # it may hang, so only the thread asks
         self.ranks = 1  # that may all be on this machine
-        self._free_at_first: int | None = None
-        self._allowed_bytes = 0  # beyond the pool's own limit
         self.pace: float | None = None  # bytes that the writer read in a micro-step, once the fence has come
         super().__init__(pool, cost)
         self._extents = tuple(extents)
@@ -199,12 +196,13 @@ class CopyAhead(_Filler):
         """
         left = self.lacking_bytes
         try:
+            most_bytes = self._most_bytes()
             for extent in reversed(self._extents):
-                while left > 0 and self._has_room(lambda: self._pool.take(self._most_bytes())):
+                while left > 0 and self._has_room(lambda: self._pool.take(most_bytes)):
                     if not (copied := self._copy_some(extent, left)):
                         break
                     left -= copied
-            while not self._is_released and self._pool.make_one(self.memory_bytes, self._most_bytes()):
+            while not self._is_released and self._pool.make_one(self.memory_bytes, most_bytes):
                 pass
         except (OSError, MemoryError) as error:
             _log.info("there is no memory to copy ahead of the fence: %s", error)
@@ -215,20 +213,11 @@ class CopyAhead(_Filler):
                     self._pool.give_back(buffer)
 
     def _most_bytes(self) -> int:
-        """Return how much all buffers may take with one more, of what is free.
-
-        Half of what is free stays free, also if all ranks take their share at once, and other jobs take theirs.
-        """
-        beyond_bytes = self._pool.made_bytes + BUFFER_BYTES - self._pool.limit_bytes
-        if beyond_bytes > self._allowed_bytes and self.limit_bytes > self._pool.limit_bytes:
-            free_bytes = self.free_bytes() or 0
-            if self._free_at_first is None:
-                self._free_at_first = free_bytes
-            wanted_bytes = (-(-beyond_bytes // BUFFER_BYTES) - 1 + _UNASKED) * BUFFER_BYTES
-            if wanted_bytes > self._free_at_first // (2 * self.ranks) or free_bytes < self._free_at_first // 2:
-                return self._pool.limit_bytes
-            self._allowed_bytes = wanted_bytes
-        return self.limit_bytes
+        """Return how much all buffers may take: beyond the pool's limit, this rank's part of half of what is free."""
+        if self.limit_bytes <= self._pool.limit_bytes:
+            return self.limit_bytes
+        beyond_bytes = (self.free_bytes() or 0) // (2 * self.ranks)
+        return min(self.limit_bytes, self._pool.limit_bytes + beyond_bytes // BUFFER_BYTES * BUFFER_BYTES)
 
 
 class Window(_Filler):

@@ -23,11 +23,6 @@ LEAVES = [
 CYCLE_BYTES = sum(spec.size_bytes for spec in Live(*LEAVES).specs if spec.lifetime != "micro")
 
 
-@pytest.fixture(autouse=True)
-def _asks_often(monkeypatch):
-    monkeypatch.setattr("ckptkit.snapshot.window._UNASKED", 1)
-
-
 def begun(area=None, *, live=None, **handling):
     return live_copies.begun(live or Live(*LEAVES), area or StagingArea(PLENTY), **handling)
 
