@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -288,14 +289,30 @@ def needed_bytes(request: SaveRequest, frozen: FrozenShards) -> int:
 def write_part(
     storage: Storage, attempt: AttemptDocument, request: SaveRequest, frozen: FrozenShards, rank: int
 ) -> Receipt:
-    name = request.name
+    name, staged, cost = request.name, request.staged, request.staged.cost
+    entries: list[ShardEntry] = []
+    numbers: Counter[str] = Counter()
+    begun = time.perf_counter()
+    for place, shard in enumerate(staged.shards):
+        if shard.frozen:
+            key, digest, blocks = frozen.share(staged, place)
+        else:
+            key = f"{name.rank_folder(rank)}/{shard.role}-{numbers[shard.role]:03d}.safetensors"
+            numbers[shard.role] += 1
+            is_sampled = any(leaf.name in staged.samples for leaf in shard.leaves)
+            leaves = LeafDigests(shard, whole=False) if is_sampled else None
+            digest, blocks = _store(storage, key, staged, place, leaves)
+            if leaves is not None:
+                frozen.refuse_changed(staged.samples, leaves.samples)
+        entries.append(shard.entry(key, digest, blocks))
+    cost.write_seconds = time.perf_counter() - begun - cost.digest_seconds
     document = RankManifest(
         checkpoint=str(name),
         rank=rank,
         token=attempt.token,
         save_number=request.number,
-        shards=_write_shards(storage, request, frozen, rank),
-        state=dict(request.staged.state),
+        shards=entries,
+        state=dict(staged.state),
     )
     return receipt_of(name, document, _write_document(storage, name.rank_key(rank), encode(document)))
 
@@ -323,28 +340,6 @@ def write_manifest(
 def stored_metrics(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """Return ``metrics`` as a manifest holds them: null instead of a number that is not finite."""
     return {key: value if math.isfinite(value) else None for key, value in metrics.items()}
-
-
-def _write_shards(storage: Storage, request: SaveRequest, frozen: FrozenShards, rank: int) -> list[ShardEntry]:
-    folder = request.name.rank_folder(rank)
-    entries = []
-    numbers: dict[str, int] = {}
-    cost = request.staged.cost
-    begun = time.perf_counter()
-    for place, shard in enumerate(request.staged.shards):
-        if shard.frozen:
-            key, digest, blocks = frozen.share(request.staged, place)
-        else:
-            number = numbers[shard.role] = numbers.get(shard.role, -1) + 1
-            key = f"{folder}/{shard.role}-{number:03d}.safetensors"
-            known = request.staged.samples
-            leaves = LeafDigests(shard, whole=False) if any(leaf.name in known for leaf in shard.leaves) else None
-            digest, blocks = _store(storage, key, request.staged, place, leaves)
-            if leaves is not None:
-                frozen.refuse_changed(known, leaves.samples)
-        entries.append(shard.entry(key, digest, blocks))
-    cost.write_seconds = time.perf_counter() - begun - cost.digest_seconds
-    return entries
 
 
 def _write_document(storage: Storage, key: str, data: bytes) -> FileEntry:
