@@ -57,10 +57,10 @@ class Caching(DictStorage):
     [
         (Overwriting, "test_write_never_overwrites", {"size_bytes": 6}),
         (Overwriting, "test_create_never_replaces", {"there": b"first"}),
-        (Overwriting, "test_a_file_that_was_written_cannot_be_created", {}),
+        (Overwriting, "test_a_key_is_free_until_a_file_is_there_and_after_its_delete", {}),
         (Greedy, "test_delete_removes_the_named_files_and_no_others", {}),
         (Greedy, "test_deleting_what_is_absent_is_fine", {"keys": ["absent"]}),
-        (Caching, "test_a_listing_is_not_cached", {}),
+        (Caching, "test_nothing_is_cached", {}),
     ],
 )
 def test_contract_notices_bad_storage(bad, test, arguments):
