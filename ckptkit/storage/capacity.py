@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,10 +22,8 @@ from ckptkit.storage.protocol import Storage
 RESERVE_BYTES = 64 << 20  # of memory that stays free: training goes on while a save is written
 _MAGIC = frozenset({0x01021994, 0x858458F6})  # f_type of tmpfs and ramfs
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-_FILES = {  # of a control group, by the version: its limit, what it uses, and the rows of page cache in memory.stat
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
-    2: ("memory.max", "memory.current", ("inactive_file", "active_file", "slab_reclaimable")),
-}
+_LIMITS = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}  # by version
+_CACHE = ("inactive_file", "active_file", "slab_reclaimable")  # rows of memory.stat that the kernel can reclaim
 
 
 class Limit(NamedTuple):
@@ -86,8 +85,8 @@ def free_beside(storage: Storage, folder: str) -> int | None:
 
 def is_in_memory(folder: Path) -> bool:
     answer = ctypes.create_string_buffer(256)  # struct statfs, larger than on any platform
-    is_told = ctypes.CDLL(None).statfs(os.fsencode(folder), answer) == 0
-    return is_told and ctypes.c_ulong.from_buffer(answer).value & 0xFFFFFFFF in _MAGIC
+    is_known = ctypes.CDLL(None).statfs(os.fsencode(folder), answer) == 0
+    return is_known and ctypes.c_ulong.from_buffer(answer).value & 0xFFFFFFFF in _MAGIC
 
 
 def in_pages(size_bytes: int) -> int:
@@ -95,32 +94,29 @@ def in_pages(size_bytes: int) -> int:
     return size_bytes + -size_bytes % 4096
 
 
-def _of_memory() -> list[Limit]:
-    """Return the limits of the machine, of the control groups of this process and of those above them."""
-    limits: list[Limit] = []
-
-    def add(free_bytes: int, total_bytes: int, name: str) -> None:
-        limits.append(Limit(free_bytes - min(RESERVE_BYTES, total_bytes // 16), total_bytes, name, errno.ENOMEM))
-
+def _of_memory() -> Iterator[Limit]:
+    """Yield the limits of the machine, of the control groups of this process and of those above them."""
     machine = _table(_PROC / "meminfo")
     if "MemAvailable:" in machine:
         free_kib, total_kib = machine["MemAvailable:"], machine["MemTotal:"]
-        add(1024 * free_kib, 1024 * total_kib, "the memory of this machine (MemAvailable)")
+        yield _memory(1024 * free_kib, 1024 * total_kib, "the memory of this machine (MemAvailable)")
     for line in _text(_PROC / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        version = 1 if "memory" in controllers.split(",") else 2
-        if controllers and version == 2:
+        if controllers and "memory" not in controllers.split(","):
             continue
-        limit_file, usage_file, cache = _FILES[version]
-        mount = _GROUPS / "memory" if version == 1 else _GROUPS
+        mount, (limit_file, usage_file) = (_GROUPS / "memory", _LIMITS[1]) if controllers else (_GROUPS, _LIMITS[2])
         group = mount / path.lstrip("/")  # in a container, it may be a path of the host: then only the mount exists
-        for folder in (group, *group.parents[: len(group.parents) - len(mount.parents)]):
+        for folder in (group, *group.parents):
             limit, usage = _text(folder / limit_file).strip(), _text(folder / usage_file).strip()
             if limit.isdigit() and usage.isdigit():  # "max" is no limit; that of version 1 is too large to decide
-                stat = _table(folder / "memory.stat")
-                free_bytes = int(limit) - int(usage) + sum(stat.get(key, 0) for key in cache)
-                add(free_bytes, int(limit), f"the memory limit of this container ({folder / limit_file})")
-    return limits
+                stat = _table(folder / "memory.stat")  # of version 1, "total_" counts the groups below, too
+                cache_bytes = sum(stat.get(f"total_{row}", stat.get(row, 0)) for row in _CACHE)
+                name = f"the memory limit of this container ({folder / limit_file})"
+                yield _memory(int(limit) - int(usage) + cache_bytes, int(limit), name)
+
+
+def _memory(free_bytes: int, total_bytes: int, name: str) -> Limit:
+    return Limit(free_bytes - min(RESERVE_BYTES, total_bytes // 16), total_bytes, name, errno.ENOMEM)
 
 
 def _text(file: Path) -> str:

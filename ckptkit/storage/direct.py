@@ -16,7 +16,7 @@ from pathlib import Path
 from ckptkit.core.worker import Lanes
 from ckptkit.storage.local_files import storage_errors
 from ckptkit.storage.source import ReusedMemory, SizedStream
-from ckptkit.storage.system_calls import SYSTEM, SystemCalls, hide, show
+from ckptkit.storage.system_calls import SYSTEM, hide, show
 
 _log = logging.getLogger("ckptkit")
 
@@ -30,15 +30,11 @@ class DirectWriter:
     """Writes the large files of one storage, and remembers whether its file system accepts direct writes.
 
     Args:
-        calls: The system calls to use.
         buffer_bytes: Size of a buffer, a multiple of `ALIGNMENT_BYTES`.
         buffers: Number of buffers per file. One set is kept; files written at the same time get their own sets.
     """
 
-    def __init__(
-        self, calls: SystemCalls = SYSTEM, *, buffer_bytes: int = BUFFER_BYTES, buffers: int = BUFFERS
-    ) -> None:
-        self.calls = calls
+    def __init__(self, *, buffer_bytes: int = BUFFER_BYTES, buffers: int = BUFFERS) -> None:
         self._buffer_bytes = buffer_bytes
         self._memory = ReusedMemory(buffers)
         self._is_refused = False
@@ -63,7 +59,7 @@ class DirectWriter:
         try:
             # Not in open(): a file system that refuses O_DIRECT there still leaves the new file behind,
             # and it could not be told from a file of another process.
-            self.calls.set_direct(descriptor, True)
+            SYSTEM.set_direct(descriptor, True)
         except OSError as error:
             self.refuse(error)
             return False
@@ -82,7 +78,7 @@ class _DirectFile:
     """Writes one file from its first byte on; every buffer but the last must be written whole."""
 
     def __init__(self, writer: DirectWriter, descriptor: int, path: Path) -> None:
-        self._writer, self._calls, self._path = writer, writer.calls, path
+        self._writer, self._path = writer, path
         self._is_direct = writer.begin(descriptor)
         self._written_bytes = 0
         # A descriptor of its own, which its thread closes. A caller that leaves early (a second Ctrl-C) could close its
@@ -97,7 +93,7 @@ class _DirectFile:
             while done < size_bytes:
                 end = padded_bytes if self._is_direct else size_bytes
                 try:
-                    count = self._calls.pwrite(self._descriptor, buffer[done:end], self._written_bytes + done)
+                    count = SYSTEM.pwrite(self._descriptor, buffer[done:end], self._written_bytes + done)
                 except OSError as error:
                     if not self._is_direct:
                         raise
@@ -112,7 +108,7 @@ class _DirectFile:
                     self._go_on_buffered()
             self._written_bytes += size_bytes
             if done > size_bytes:
-                self._calls.truncate(self._descriptor, self._written_bytes)
+                SYSTEM.truncate(self._descriptor, self._written_bytes)
 
     def close(self) -> None:
         show(self._descriptor)
@@ -120,5 +116,5 @@ class _DirectFile:
             os.close(self._descriptor)  # a network file system reports failed writes here
 
     def _go_on_buffered(self) -> None:
-        self._calls.set_direct(self._descriptor, False)
+        SYSTEM.set_direct(self._descriptor, False)
         self._is_direct = False

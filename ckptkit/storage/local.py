@@ -23,7 +23,6 @@ from ckptkit.errors import StorageError
 from ckptkit.storage.direct import DirectWriter
 from ckptkit.storage.local_files import (
     NO_ROOM,
-    naming,
     past_stale,
     read_all,
     read_file,
@@ -104,9 +103,9 @@ class LocalStorage:
                 else:
                     self._large_files.write(descriptor, source, path)
                 source.expect_end()
-                with storage_errors("write", path), naming("fsync"):
+                with storage_errors("write", path):
                     SYSTEM.fsync(descriptor)
-            with storage_errors("write", path), naming("fsync"):
+            with storage_errors("write", path):
                 SYSTEM.fsync_folder(path.parent)
         except BaseException:
             # The page cache may hold all of it while the disk does not, and reading it would not show that.
@@ -131,8 +130,7 @@ class LocalStorage:
         is_new = not os.path.lexists(path) and _link_new(path, data)
         try:
             # Also if the file exists: others rely on the answer "exists", so it must be durable.
-            with naming("fsync"):
-                SYSTEM.fsync_folder(path.parent)
+            SYSTEM.fsync_folder(path.parent)
         except OSError:
             if is_new:
                 _remove(path)
@@ -206,7 +204,7 @@ class LocalStorage:
             folder = folder.parent
         while folder.is_dir():
             # Another process may have removed it since: then its parent.
-            with naming("fsync"), contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
                 SYSTEM.fsync_folder(folder)
                 return
             folder = folder.parent
@@ -244,8 +242,7 @@ class LocalStorage:
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
             # The new name must be durable before anything below it.
             try:
-                with naming("fsync"):
-                    SYSTEM.fsync_folder(folder.parent)
+                SYSTEM.fsync_folder(folder.parent)
             except OSError:
                 with contextlib.suppress(OSError):
                     SYSTEM.rmdir(folder)
@@ -259,8 +256,7 @@ class LocalStorage:
                 if os.path.ismount(path):
                     break
                 try:
-                    with naming("fsync"):
-                        SYSTEM.fsync_folder(path.parent)
+                    SYSTEM.fsync_folder(path.parent)
                 except PermissionError:
                     if self._root in path.parents:
                         raise
@@ -322,11 +318,9 @@ def _link_new(path: Path, data: bytes) -> bool:
     try:
         with os.fdopen(SYSTEM.open_new(temporary), "wb", buffering=0) as file:
             SYSTEM.write_all(file.fileno(), memoryview(data))
-            with naming("fsync"):
-                SYSTEM.fsync(file.fileno())
+            SYSTEM.fsync(file.fileno())
         # rename() would replace the file of another process; link() fails instead.
-        with naming("link"):
-            SYSTEM.link(temporary, path)
+        SYSTEM.link(temporary, path)
     except FileExistsError:
         return False
     finally:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
+from ckptkit.storage.system_calls import failed_call
 
 _T = TypeVar("_T")
 
@@ -29,7 +30,6 @@ _HINTS = {
     errno.EROFS: " It is mounted read-only: give another run root.",
     errno.ENOENT: " That folder cannot be created, or was deleted: check the path (`ls -ld {folder}`).",
 }
-_CALL = "failed_call"  # attribute of an OSError
 _ANSWERS = {"read": FileNotFoundError, "create": FileExistsError}  # the absence or presence that a call reports
 
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux: the limit of one system call
@@ -57,22 +57,12 @@ def storage_errors(verb: str, path: Path | str) -> Iterator[None]:
         raise _storage_error(verb, path, error) from error
 
 
-@contextlib.contextmanager
-def naming(call: str) -> Iterator[None]:
-    """Let an OSError say that it comes from ``call``: a number means different things after different calls."""
-    try:
-        yield
-    except OSError as error:
-        vars(error)[_CALL] = call
-        raise
-
-
 def has_no_room(error: StorageError) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM
 
 
 def _storage_error(verb: str, path: Path | str, error: OSError) -> StorageError:
-    folder, call = Path(path).parent, vars(error).get(_CALL)
+    folder, call = Path(path).parent, failed_call(error)
     hint = _HINTS.get(error.errno or 0, "").format(folder=folder)
     # File systems without hard links have no common error: CIFS gives EIO, others EXDEV, EMLINK, EINVAL or ENOENT.
     if call == "link" and (not hint or (error.errno == errno.ENOENT and folder.is_dir())):

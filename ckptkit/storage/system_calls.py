@@ -10,8 +10,24 @@ import contextlib
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 
 Place = str | os.PathLike[str]
+_CALL = "failed_call"  # attribute of an OSError
+
+
+def failed_call(error: OSError) -> str | None:
+    """Return whether ``error`` comes from "fsync" or "link", after which a number means something else."""
+    return vars(error).get(_CALL)
+
+
+@contextlib.contextmanager
+def _named(call: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        vars(error)[_CALL] = call
+        raise
 
 
 class SystemCalls:
@@ -34,10 +50,12 @@ class SystemCalls:
         os.ftruncate(descriptor, size_bytes)
 
     def fsync(self, descriptor: int) -> None:
-        os.fsync(descriptor)
+        with _named("fsync"):
+            os.fsync(descriptor)
 
     def link(self, existing: Place, new: Place) -> None:
-        os.link(existing, new)  # fails if ``new`` exists
+        with _named("link"):
+            os.link(existing, new)  # fails if ``new`` exists
 
     def replace(self, old: Place, new: Place) -> None:
         os.replace(old, new)

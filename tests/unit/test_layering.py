@@ -252,7 +252,7 @@ def _changes_disk(call: ast.Call) -> bool:
         return "O_CREAT" in how if owner == "os" else bool(set("wxa+") & set(how))
     if owner in ("os", "shutil"):
         return owner == "shutil" or name in CALLS
-    return name in OF_PATHS and owner not in ("SYSTEM", "self._calls", "self._system")  # the last one is fsspec's
+    return name in OF_PATHS and owner not in ("SYSTEM", "self._system")  # the last one is fsspec's
 
 
 def test_only_system_calls_change_a_disk():

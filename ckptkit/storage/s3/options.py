@@ -62,8 +62,8 @@ class Keys:
     """Holds the access key, secret key and session token that sign a request, and when they expire, if known."""
 
     key: str
-    secret: str
-    token: str | None = None
+    secret: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
     expires: datetime | None = None
 
     @classmethod
@@ -78,9 +78,6 @@ class Keys:
         if keys.expires is not None and (not isinstance(keys.expires, datetime) or keys.expires.tzinfo is None):
             raise StorageError("expires, as returned by credentials=, must be a datetime with a time zone")
         return keys
-
-    def __repr__(self) -> str:
-        return f"Keys(key={self.key[:4]}..., expires={self.expires})"  # keep secrets out of logs
 
 
 class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships no types

@@ -13,7 +13,7 @@ import pytest
 
 from ckptkit.core.worker import Worker
 from ckptkit.errors import StorageError
-from ckptkit.storage import LocalStorage
+from ckptkit.storage import LocalStorage, direct
 from ckptkit.storage import system_calls as system_calls_module
 from ckptkit.storage.direct import BUFFERS, DirectWriter
 from ckptkit.storage.local import LARGE_BYTES
@@ -97,7 +97,9 @@ def pattern(size_bytes: int, first: int = 1) -> bytes:
 
 
 def storage_over(folder, calls=None, **options) -> LocalStorage:
-    return LocalStorage(folder, large_files=DirectWriter(calls or Calls(), **{"buffer_bytes": BUFFER, **options}))
+    """A storage whose direct writes go through ``calls``, as those of any other from now on."""
+    direct.SYSTEM = calls or Calls()
+    return LocalStorage(folder, large_files=DirectWriter(**{"buffer_bytes": BUFFER, **options}))
 
 
 def put(storage: LocalStorage, key: str, data: bytes) -> None:
@@ -130,7 +132,8 @@ def tmp_path():
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(tmp_path):
+def nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(direct, "SYSTEM", Calls())  # and takes back what `storage_over` puts there
     threads = set(threading.enumerate())
     yield
     assert set(threading.enumerate()) <= threads

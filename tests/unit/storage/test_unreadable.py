@@ -48,9 +48,9 @@ def names(root):
     return (*grow(root, 3, 6), *grow(root, 9, 14))
 
 
-def restored(root, mirror=(), **options):
+def restored(root, **options):
     run = WatchedRun()
-    point = CheckpointManager(root, mirror=mirror, preemption=Preemption(then="off")).restore(run, **options)
+    point = CheckpointManager(root, preemption=Preemption(then="off")).restore(run, **options)
     return run, point.checkpoint
 
 
@@ -81,16 +81,6 @@ def test_unreadable_documents_of_the_run_stop_nobody(root, names, monkeypatch, c
     assert restored(root)[1] == names[1]
     assert "attempts/000002.json cannot be read" in caplog.text
     assert "run.json cannot be read" in caplog.text
-
-
-@pytest.mark.parametrize("part", ["weights-000", "attempts/"])
-def test_unreadable_files_never_give_fresh_start(root, names, monkeypatch, part):
-    monkeypatch.setenv("CKPTKIT_DEBUG", "1")  # the message lists all of them
-    BadDisk(part).install(monkeypatch)
-    with pytest.raises(CorruptCheckpointError) as caught:
-        restored(root)
-    assert all(name in str(caught.value) for name in names[-3:])
-    assert attempts(root) == ["000001.json", "000002.json"]
 
 
 def test_a_read_that_works_again_passes_nothing_over(root, names, monkeypatch, caplog):
@@ -124,16 +114,6 @@ def test_a_file_proves_nothing_of_itself_nor_of_another_disk(root, tmp_path, mon
     with pytest.raises(StorageError, match="could not read"):
         storage.read("a", 9)
     assert disk.fired == 2
-
-
-def test_an_unreadable_checkpoint_comes_from_the_mirror(tmp_path, monkeypatch):
-    here, there = tmp_path / "here", tmp_path / "there"
-    with CheckpointManager(here, mirror=there) as manager:
-        manager.restore(run := run_at(6))
-        name = manager.save(run).result()
-    disk = BadDisk(f"/here/{FILES['rank'].format(name)}").install(monkeypatch)
-    restarted, taken = restored(here, mirror=there)
-    assert (bool(disk.fired), taken, restarted.digest()) == (True, name, run.digest())
 
 
 def test_unreadable_target_is_not_taken_for_corrupt_source(root, names, tmp_path, monkeypatch):
@@ -217,27 +197,6 @@ def test_stray_entries_leave_run_usable(run_root, outside, scanned, kind):
     assert NEWEST not in os.listdir(run_root / "checkpoints")
     assert [item for item in scanned if item.startswith(str(outside))] == []
     assert len(tree(outside)) == 3  # a link goes with its checkpoint, and what it leads to stays
-
-
-def test_pipe_in_place_of_file_is_passed_over(run_root, caplog):
-    for file in FILES.values():
-        path = run_root / file.format(NEWEST)
-        data, end = path.read_bytes(), pipe_at(path)
-        assert restored(run_root)[1] != NEWEST
-        os.close(end)
-        path.unlink()
-        path.write_bytes(data)
-        assert f"{path.relative_to(run_root)} is a folder, a pipe or a device, not a file" in caplog.text
-
-
-def test_other_documents_may_be_pipes(run_root):
-    ends = [pipe_at(run_root / key) for key in ("run.json", "events/a000001-0001.jsonl")]
-    storage = LocalStorage(run_root)
-    assert "a pipe" in read_events(storage, Documents(storage)).problems["events/a000001-0001.jsonl"]
-    assert [item.file for item in audit(storage, ToldWatch()).problems] == ["run.json"]
-    assert restored(run_root)[1] == NEWEST
-    for end in ends:
-        os.close(end)
 
 
 def test_only_regular_files_are_read(tmp_path):
