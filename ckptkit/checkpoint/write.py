@@ -81,7 +81,7 @@ PIECE_BYTES = 4 << 20  # each piece takes the interpreter lock twice, and traini
 
 class LeafDigests:
     def __init__(self, shard: Shard, *, whole: bool = True) -> None:
-        self.found: dict[str, str] = {}
+        self.by_name: dict[str, str] = {}
         self.samples: dict[str, str] = {}
         self._leaves = [(leaf.name, offset, leaf.size_bytes) for leaf, offset in shard.offsets_bytes()]
         self._whole = whole
@@ -103,7 +103,7 @@ class LeafDigests:
             self.samples[name] = self._sampler.hexdigest()
             self._sampler.reset()
             if self._whole:
-                self.found[name] = self._hasher.hexdigest()
+                self.by_name[name] = self._hasher.hexdigest()
                 self._hasher.reset()
             self._next += 1
         self._at = until
@@ -131,7 +131,7 @@ class BlockDigests:
                 self._hasher.reset()
                 self._filled = 0
 
-    def found(self) -> Blocks:
+    def result(self) -> Blocks:
         """Return the digests for all bytes so far; the last block may be shorter."""
         rest = [self._hasher.hexdigest()] if self._filled else []
         return Blocks(size_bytes=self._block_bytes, digests=[*self._digests, *rest])
@@ -188,7 +188,7 @@ def _store(
     blocks = BlockDigests() if shard.has_blocks else None
     stream = DigestingStream(staged.open_shard(number), leaves=leaves, blocks=blocks, cost=staged.cost)
     storage.write(key, stream, shard.size_bytes)
-    return stream.digest(), None if blocks is None else blocks.found()
+    return stream.digest(), None if blocks is None else blocks.result()
 
 
 _FROZEN = (
@@ -224,7 +224,7 @@ class FrozenShards:
         if known is not None:
             now = LeafDigests(shard)
             DigestingStream(staged.open_shard(number), leaves=now).exhaust(shard.size_bytes)
-            self.refuse_changed(self._digests, now.found, _FROZEN)
+            self.refuse_changed(self._digests, now.by_name, _FROZEN)
             if self._is_there(known[0]):
                 return self._key(known[0]), *known
             del self._written[names]
@@ -247,9 +247,9 @@ class FrozenShards:
             self._check_fence()
             self._storage.delete([self._key(digest)])
         _, blocks = _store(self._storage, self._key(digest), staged, number, written)
-        self.refuse_changed(before.found, written.found, _FROZEN)
+        self.refuse_changed(before.by_name, written.by_name, _FROZEN)
         self.refuse_changed(staged.samples, written.samples, _FROZEN)
-        self._digests.update(written.found)
+        self._digests.update(written.by_name)
         return digest, blocks
 
     def _is_there(self, digest: str) -> bool:

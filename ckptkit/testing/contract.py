@@ -296,7 +296,7 @@ class StorageContract:
         keys = [f"atomic/{number:02d}" for number in range(20)]
         done = threading.Event()
 
-        def look(_: int) -> set[int]:
+        def watch(_: int) -> set[int]:
             sizes: set[int] = set()
             while not done.is_set():
                 listed = storage.list("atomic").files
@@ -307,13 +307,13 @@ class StorageContract:
             return sizes
 
         with ThreadPoolExecutor(2) as pool:
-            looking = [pool.submit(look, number) for number in range(2)]
+            watching = [pool.submit(watch, number) for number in range(2)]
             try:
                 for key in keys:
                     storage.create(key, data)
             finally:
                 done.set()
-            seen = set().union(*(future.result(timeout=60) for future in looking))
+            seen = set().union(*(future.result(timeout=60) for future in watching))
         assert seen <= {len(data)}
 
     # delete

@@ -424,7 +424,7 @@ def _problem_of(shard: ShardEntry, message: str, names: tuple[str, ...], *digest
 def _wrong_blocks(shard: ShardEntry, computed: BlockDigests | None) -> frozenset[int]:
     if shard.blocks is None or computed is None:
         return frozenset()
-    pairs = zip(shard.blocks.digests, computed.found().digests, strict=True)
+    pairs = zip(shard.blocks.digests, computed.result().digests, strict=True)
     return frozenset(number for number, (expected, digest) in enumerate(pairs) if expected != digest)
 
 

@@ -32,7 +32,7 @@ BUDGET = {
     "unit": (700, 100),
     "unit/manager": (320, 35),
     "unit/mindspore": (1270, 400),
-    "unit/storage": (570, 30),
+    "unit/storage": (430, 30),
     "unit/tools": (355, 80),
 }
 

@@ -119,7 +119,7 @@ def _shards(storage, leaves, place, shard_bytes, block_bytes):
         blocks = BlockDigests(block_bytes)
         blocks.update(memoryview(data))
         storage.files[key] = data
-        entries.append(shard.entry(key, digest, blocks.found() if shard.has_blocks else None))
+        entries.append(shard.entry(key, digest, blocks.result() if shard.has_blocks else None))
     return entries
 
 

@@ -39,7 +39,7 @@ def test_leaves_in_any_pieces():
             assert count == asked or len(given) == len(file)
         assert given == file, (sizes, asked)
         assert stream.digest() == digest_of(file)
-        assert digests.found == {leaf.name: digest_of(leaf.array.tobytes()) for leaf in leaves}
+        assert digests.by_name == {leaf.name: digest_of(leaf.array.tobytes()) for leaf in leaves}
         assert stream.readinto(memoryview(buffer)) == 0
 
 
