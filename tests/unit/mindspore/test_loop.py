@@ -17,14 +17,41 @@ from support.training import begin_process, tensors
 import ckptkit as ck
 from ckptkit.errors import Preempted, ResumeError
 
-# Validation at epoch ends, an average of the weights, early stopping: all in variables of a function.
+# Validation at epoch ends, an average of the weights, early stopping, a closure, generators, objects of own classes: in
+# variables of a function.
 PROGRAM = """
-import os, signal, sys
+import collections, dataclasses, os, random, signal, sys
 import mindspore as ms, mindspore.dataset as ds, numpy as np
 from mindspore import nn
 import ckptkit as ck
 
 root, kill = sys.argv[1], int(sys.argv[2])
+
+@dataclasses.dataclass
+class Seen:
+    loss: float
+    weights: list
+
+class Agent:
+    def __init__(self):
+        self.count, self.mean, self.recent = 0, np.zeros(2), collections.deque(maxlen=4)
+
+    def see(self, loss):
+        self.count += 1
+        self.mean[0] += (loss - self.mean[0]) / self.count
+        self.recent.append(Seen(loss, [loss, self.count]))
+        return self.mean[0] + sum(seen.loss * seen.weights[1] for seen in self.recent)
+
+def make_scale():
+    scale, calls = 1.0, []
+
+    def next_scale(value):
+        nonlocal scale
+        scale = 0.9 * scale + 0.1 * value
+        calls.append(value)
+        return scale / len(calls)
+
+    return next_scale
 
 def main():
     ms.set_seed(1)
@@ -35,6 +62,8 @@ def main():
     gradients = ms.value_and_grad(lambda x, y: loss(network(x), y), None, optimizer.parameters)
     average = {p.name: p.asnumpy().copy() for p in network.get_parameters()}
     history, best, patience = [], float("inf"), 0
+    agent, next_scale, by_parity = Agent(), make_scale(), collections.defaultdict(list)
+    noise, coin = np.random.default_rng(11), random.Random(4)
     run = ck.loop(root, dataset, epochs=4, train=[network, None, optimizer], as_dict=True,
                   save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"),
                   keep=ck.KeepBest(1, "score", "min"))
@@ -43,6 +72,8 @@ def main():
         value, grads = gradients(x, y)
         optimizer(grads)
         history.append(float(value))
+        by_parity[run.step % 2].append(next_scale(agent.see(float(value))))
+        own = [dict(by_parity), noise.normal(), coin.random()]
         for p in network.get_parameters():
             average[p.name] = 0.9 * average[p.name] + 0.1 * p.asnumpy()
         run.log(loss=value)
@@ -54,7 +85,7 @@ def main():
             if patience == 2:
                 run.stop("no better score in two epochs")
         words = [part.tobytes().hex() for part in (value.asnumpy(), x.asnumpy(), *average.values())]
-        print(run.step, run.epoch, run.batch, *words, repr(history[-3:]), len(history), best, patience, flush=True)
+        print(run.step, run.epoch, run.batch, *words, repr(history[-3:]), len(history), best, patience, own, flush=True)
         if run.step == kill:
             os.kill(os.getpid(), signal.SIGKILL)
         if run.step % 2:

@@ -143,6 +143,9 @@ class Prints(Callback):
 class Follows(Callback):
     """Sets the rate by a mean of the losses, which it begins with the first step, and resets a count in each epoch."""
 
+    def __init__(self, factor=0.01):
+        self.factor, self.history = factor, []
+
     def on_train_epoch_begin(self, run_context):
         self.in_epoch = 0
 
@@ -150,7 +153,8 @@ class Follows(Callback):
         args = run_context.original_args()
         self.mean = 0.9 * getattr(self, "mean", 1.0) + 0.1 * float(args.net_outputs.asnumpy())
         self.in_epoch += 1
-        ms.ops.assign(args.optimizer.learning_rate, ms.Tensor(0.01 * self.mean * self.in_epoch, ms.float32))
+        self.history.append(self.mean)
+        ms.ops.assign(args.optimizer.learning_rate, ms.Tensor(self.factor * self.mean * self.in_epoch, ms.float32))
 
 
 @pytest.mark.parametrize(
@@ -169,13 +173,13 @@ def test_callbacks_of_a_start_that_the_first_one_had_not_are_named(root, caplog,
     assert [said in one for one in told] == ([True] if said else [])
 
 
-def test_callback_that_nobody_gave_goes_on(root):
+def test_callbacks_that_nobody_gave_go_on(root):
     """In mid-epoch ``on_train_epoch_begin`` runs once more, and what it resets comes back."""
-    whole, resumed = Follows(), Follows()
-    expected = life(root.with_name("whole"), whole, epochs=3)
-    life(root, Follows(), epochs=3, crash_at=SHORT + 3)
-    assert tensors(life(root, resumed, epochs=3)) == tensors(expected)
-    assert vars(resumed) == vars(whole)
+    whole, killed, resumed = ([Follows(), Follows(0.02)] for _ in range(3))
+    expected = life(root.with_name("whole"), *whole, epochs=3)
+    life(root, *killed, epochs=3, crash_at=SHORT + 3)
+    assert tensors(life(root, *resumed, epochs=3)) == tensors(expected)
+    assert [vars(callback) for callback in resumed] == [vars(callback) for callback in whole]
 
 
 class Mine(EarlyStopping):
