@@ -1,8 +1,5 @@
 """A user's script with something changed in it, run in a process of its own."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,16 +50,8 @@ def write(script: Path, *changes: tuple[str, str]) -> Path:
     return script
 
 
-def run(folder: Path, *changes: tuple[str, str], under: Sequence[str] = (), **environment: str) -> Outcome:
-    """Write the script into ``folder`` and run it there, by the command ``under`` if one is given."""
+def run(folder: Path, *changes: tuple[str, str], **environment: str) -> Outcome:
+    """Write the script into ``folder`` and run it there."""
     script = write(folder / "train.py", *changes)
-    environment = {"GLOG_v": "3", **environment}
-    if under:
-        everything = {**os.environ, **environment}
-        command = [*under, sys.executable, script.name]
-        ended = subprocess.run(
-            command, cwd=folder, env=everything, capture_output=True, text=True, timeout=200, check=False
-        )
-    else:
-        ended = run_python(script.name, folder=folder, environment=environment)
+    ended = run_python(script.name, folder=folder, environment={"GLOG_v": "3", **environment})
     return Outcome(ended.returncode, tuple(ended.stderr.replace(str(folder), "~").splitlines()))

@@ -12,7 +12,7 @@ from support.corrupt import corrupt
 from support.servers.moto_server import HOST
 
 from ckptkit.storage import LocalStorage
-from docs.mistakes.script import Outcome, run, write
+from docs.mistakes.script import run, write
 
 ROOT = '"runs/digits"'
 TRAIN = "ckpt.train(model, 2, dataset)"
@@ -109,27 +109,6 @@ def test_forgotten_initial_epoch(trained: Path) -> None:
     assert "the run continues in epoch 2" in error
     assert "initial_epoch=2" in error
     assert committed(trained)[-1] == NEWEST
-
-
-def run_on_a_full_disk(folder: Path, *changes: tuple[str, str]) -> Outcome:
-    """Run it with room for a few checkpoints below ``runs``, and copy what lies there to ``left``."""
-    (folder / "runs").mkdir()
-    shell = 'mount -t tmpfs -o size=200k none runs && "$@"; code=$?; cp -r runs left; exit $code'
-    mount = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", shell, "sh"]
-    return run(folder, *changes, under=mount)
-
-
-def test_full_disk(tmp_path: Path) -> None:
-    saving = 'saving=ck.Saving(when_busy="wait", on_error="warn"), keep=ck.KeepLatest(100)'
-    outcome = run_on_a_full_disk(tmp_path, (OPTION, saving))
-    assert "ckptkit.errors.SaveFailedError: a background save failed" in outcome.error.partition("\n")[0]
-    assert "No space left on device" in outcome.error
-    assert "/runs/digits/checkpoints" in outcome.error
-    assert "df -h" in outcome.error
-    assert "KeepLatest(2)" in outcome.error
-    tolerated = [line for line in outcome.said if line.startswith("[ckptkit] a background save failed")]
-    assert len(tolerated) == 2
-    assert list((tmp_path / "left").glob("digits/checkpoints/*/COMMIT"))
 
 
 def test_two_jobs_on_one_root(tmp_path: Path) -> None:
