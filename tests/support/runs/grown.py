@@ -18,10 +18,8 @@ ON_REQUEST = SaveEvery(micro_steps=10**9)
 class WatchedRun(NumpyRun):
     """Also notes which checkpoints it took over."""
 
-    def __init__(self, embedding: float | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        if embedding is not None:
-            self.embedding[:] = embedding
         self.applied: list[str] = []
 
     def apply(self, contents: Contents) -> None:

@@ -5,10 +5,9 @@ The manner is that of `ckptkit.testing.faults`: a fault names the requests that 
 """
 
 import fnmatch
-import random
 import threading
 from collections.abc import Collection, Mapping
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 Action = Literal[
     "500",
@@ -69,22 +68,12 @@ class RequestFault:
         path: str = "*",
         nth: int = 1,
         times: int | None = 1,
-        probability: float | None = None,
-        rng: random.Random | None = None,
     ) -> None:
-        if action not in get_args(Action):
-            raise ValueError(f"unknown action {action!r}; there are {', '.join(get_args(Action))}")
-        if nth < 1 or (times is not None and times < 1):
-            raise ValueError(f"nth and times count from 1, got nth={nth}, times={times}")
-        if (probability is None) != (rng is None):
-            raise ValueError("a probability needs an rng to draw from, and an rng a probability")
         self.action: Action = action
         self._methods = None if method is None else frozenset([method] if isinstance(method, str) else method)
         self._path = path
         self._nth = nth
         self._times = times
-        self._probability = 1.0 if probability is None else probability
-        self._rng = rng
         self._lock = threading.Lock()
         self._seen = 0
         self._struck = 0
@@ -99,8 +88,6 @@ class RequestFault:
         with self._lock:
             self._seen += 1
             if self._seen < self._nth or (self._times is not None and self._struck >= self._times):
-                return False
-            if self._rng is not None and self._rng.random() >= self._probability:
                 return False
             self._struck += 1
             return True

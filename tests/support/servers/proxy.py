@@ -1,8 +1,8 @@
 """A proxy in front of an S3 server, which fails, stalls or goes away exactly where a test says.
 
 Guarantees: without faults it passes requests and answers on, each when it is whole; with one, what reached the server
-lies there and nothing else; `FaultProxy.down`, `up`, `release` and `stop` have done it when they return; it never waits
-for a clock. All faults are injected ones. HTTP/1.1 without TLS, on loopback. Any thread.
+lies there and nothing else; `FaultProxy.down` and `up` have done it when they return; it never waits for a clock. All
+faults are injected ones. HTTP/1.1 without TLS, on loopback. Any thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import socket
 import struct
 import threading
 from contextlib import suppress
-from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
 
 from typing_extensions import Self
@@ -58,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault and action == "stall_request":
             fault.happened()
-            self.server.stall(self.connection)
+            _stall(self.connection)
         status, fields, data = self._passed_on(body)
         if fault and action == "reset_after":
             fault.happened()
@@ -67,13 +66,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(status, fields, data)
             return
         fault.happened()
-        half = len(data) // 2
-        self._answer(status, fields, data, sent_bytes=half)
-        if action == "truncate":
-            self.close_connection = True
-        else:
-            self.server.stall(self.connection)
-            self.wfile.write(data[half:])
+        self._answer(status, fields, data, sent_bytes=len(data) // 2)
+        if action == "stall_body":
+            _stall(self.connection)
+        self.close_connection = True
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _exchange  # noqa: N815 - http.server's names
 
@@ -128,8 +124,6 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._faults: list[RequestFault] = []
         self._requests: list[Request] = []
-        self._stalls: set[socket.socket] = set()  # of each stall the end that lets it go on
-        self._stalled = threading.Condition(self._lock)
         self._broken: list[BaseException] = []
         # Bound as long as the proxy lives, so that nobody else gets the port while it is down: not even a client that
         # connects to it, which without this may be given the very port as its own and then speak to itself.
@@ -196,32 +190,6 @@ class FaultProxy:
             self._accepting = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
             self._accepting.start()
 
-    def release(self) -> None:
-        with self._lock:
-            for stall in self._stalls:
-                stall.send(b"x")
-
-    def wait_stalled(self, count: int = 1, timeout: timedelta = timedelta(seconds=_LONG_SECONDS)) -> None:
-        """Return when ``count`` requests are stalled."""
-        with self._stalled:
-            if not self._stalled.wait_for(lambda: len(self._stalls) >= count, timeout.total_seconds()):
-                raise TimeoutError(f"{len(self._stalls)} requests are stalled, not {count}, after {timeout}")
-
-    def stall(self, connection: socket.socket) -> None:
-        """Return when released; raises a ConnectionResetError if the client left before that."""
-        mine, theirs = socket.socketpair()
-        with mine, theirs:
-            with self._stalled:
-                self._stalls.add(theirs)
-                self._stalled.notify_all()
-            try:
-                if mine not in select.select([mine, connection], [], [])[0]:
-                    raise ConnectionResetError("the client left a stalled request")
-            finally:
-                with self._stalled:
-                    self._stalls.discard(theirs)
-                    self._stalled.notify_all()
-
     def judge(self, line: str, fields: dict[str, str]) -> RequestFault | None:
         method, target, _ = line.split(" ")
         path, _, query = target.partition("?")
@@ -255,6 +223,12 @@ class FaultProxy:
                 self._broken.append(error)
         with self._lock:
             del self._clients[threading.current_thread()]
+
+
+def _stall(connection: socket.socket) -> None:
+    """Wait until the client leaves."""
+    select.select([connection], [], [])
+    raise ConnectionResetError("the client left a stalled request")
 
 
 def _bound(port: int) -> socket.socket:
