@@ -196,13 +196,15 @@ class S3Options:
 
         Returns None if botocore is to find the keys, or requests are not signed.
         """
+        if self.anon:
+            return None
         if self.credentials is not None:
             source = self.credentials
             return lambda: Keys.of(source())
         if self.key is not None and self.secret is not None:
             fixed = Keys(self.key, self.secret, self.token)
             return lambda: fixed
-        if environment is None or self.anon or self.profile is not None:
+        if environment is None or self.profile is not None:
             return None
         _from_environment(environment)  # fail now and not at the first request
         return lambda: _from_environment(environment)
@@ -216,16 +218,15 @@ class Client:
     credentials: RenewedCredentials | None
 
 
-def connect(
-    options: S3Options, config: Mapping[str, Any], keys: Callable[[], Keys] | None, region: str | None = None
-) -> Client:
-    """Make a client with these arguments of `Config`; sends nothing.
+def connect(options: S3Options, environment: Mapping[str, str] | None = None, region: str | None = None) -> Client:
+    """Make a client; sends nothing.
 
-    Without ``keys`` or ``region``, botocore looks where the AWS command line does.
+    Without a region, or keys in ``options`` or ``environment``, botocore looks where the AWS command line does.
     """
     session = botocore.session.Session(profile=options.profile)
     session.register_component("data_loader", _models(session.get_config_variable("data_path")))
-    credentials = RenewedCredentials(keys) if keys is not None and not options.anon else None
+    keys = options.keys(environment)
+    credentials = RenewedCredentials(keys) if keys is not None else None
     if credentials is not None:  # rather than with keys that botocore would find itself
         provider = SimpleNamespace(METHOD="ckptkit", load=lambda: credentials)
         session.get_component("credential_provider").providers.insert(0, provider)
@@ -237,11 +238,10 @@ def connect(
         "response_checksum_validation": "when_required",
         "max_pool_connections": max(CONNECTIONS, 2 * options.max_concurrency + 4),
         "tcp_keepalive": True,
-        **config,
         **options.config_kwargs,
+        # TLS protects bodies in transit, and the digests of the checkpoint later; a second hash costs half a core.
+        "s3": {"payload_signing_enabled": False, **options.config_kwargs.get("s3", {})},
     }
-    # TLS protects bodies in transit, and the digests of the checkpoint later; a second hash costs half a core.
-    own["s3"] = {"payload_signing_enabled": False, **config.get("s3", {}), **options.config_kwargs.get("s3", {})}
     if options.anon:
         own["signature_version"] = UNSIGNED
     try:
@@ -297,8 +297,9 @@ def connect_obs(options: S3Options) -> Client:
     # Huawei's public cloud refuses "path".
     style = "virtual" if public or host.endswith(".myhuaweicloud.com") else "path"
     region = os.environ.get("OBS_REGION") or (public[1] if public else "us-east-1")
-    config = {"signature_version": "s3v4", "s3": {"addressing_style": style}}
-    return connect(options, config, options.keys(os.environ), region)
+    own = options.config_kwargs
+    config = {"signature_version": "s3v4", **own, "s3": {"addressing_style": style, **own.get("s3", {})}}
+    return connect(replace(options, config_kwargs=config), os.environ, region)
 
 
 def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.environ) -> S3Options:

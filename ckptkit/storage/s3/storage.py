@@ -63,7 +63,7 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
         raise StorageError(
             f"{scheme}://{path} names no folder in a bucket: give {scheme}://bucket/folder, one folder for each run"
         )
-    client = connect_obs(options) if scheme == "obs" else connect(options, {}, options.keys())
+    client = connect_obs(options) if scheme == "obs" else connect(options)
     return S3Storage(f"{scheme}://{bucket}/{prefix}", client, Retry(options.patience), options)
 
 

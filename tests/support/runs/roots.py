@@ -101,7 +101,7 @@ class Store:
     @cached_property
     def products(self) -> Client:
         options = S3Options.of({**self.options, "request_timeout": self._patience.request}, "s3")
-        return connect(options, {}, options.keys(), "us-east-1")
+        return connect(options, region="us-east-1")
 
     def retry(self) -> Retry:
         clock = Clock(self._real)

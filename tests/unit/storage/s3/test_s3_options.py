@@ -158,9 +158,10 @@ def test_obs_keys_come_from_first_complete_pair():
         assert S3Options().keys(environment)() == Keys(*values)
     del environment["OBS_SECRET_ACCESS_KEY"]
     assert S3Options().keys(environment)() == Keys("key1", "secret1", "token1")  # nothing of a half pair
-    for options in ({}, {"anon": True}, {"profile": "training"}):
-        assert S3Options(key="mine", secret="also", **options).keys(environment)() == Keys("mine", "also")
-        assert not options or S3Options(**options).keys(environment) is None
+    for profile in (None, "training"):
+        assert S3Options(key="mine", secret="also", profile=profile).keys(environment)() == Keys("mine", "also")
+    for options in ({"anon": True}, {"anon": True, "key": "mine", "secret": "also"}, {"profile": "training"}):
+        assert S3Options(**options).keys(environment) is None
     with pytest.raises(StorageError, match="OBS_ENDPOINT"):
         with_endpoint(S3Options(), {})
     with pytest.raises(StorageError, match=r"OBS_ACCESS_KEY_ID.*HUAWEICLOUD_SDK_AK"):
