@@ -201,7 +201,6 @@ class Loop(Iterable[Any]):
         return self.batch + 1 == self._size_of_epoch()
 
     def _size_of_epoch(self) -> int:
-        """Return how many batches the epoch has; ResumeError if the data does not say."""
         size = self._batches.position.size
         if size is None:
             raise ResumeError(
@@ -297,7 +296,6 @@ class Loop(Iterable[Any]):
         _exit(self._manager, None)
 
     def _agreed_reason(self) -> str | None:
-        """Return why training ends with this batch, in all ranks or in none."""
         if self._manager.ranks == 1:
             return self._reason
         if not self.epoch_ends or not self._manager.agree(self._reason is not None):
@@ -355,7 +353,6 @@ class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
         return loop.epoch, batches
 
     def begin(self) -> None:
-        """Refuse to give the batches of an epoch twice."""
         if self._is_iterated:
             raise ResumeError(f"the batches of epoch {self._loop.epoch} are iterated over already; they come once")
         self._is_iterated = True

@@ -180,5 +180,4 @@ class Attachment(ExpectedTraining):
 
 
 def as_list(callbacks: Callback | Iterable[Callback] | None) -> list[Callback]:
-    """Return what ``Model`` takes as callbacks as a list."""
     return [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])

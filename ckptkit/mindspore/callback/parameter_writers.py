@@ -49,7 +49,6 @@ def only_looks(callback: Callback, hooks: Iterable[str]) -> bool:
 
 
 def acting_among(callbacks: Sequence[Callback]) -> list[Callback]:
-    """Return the ``callbacks`` that may have an effect on training."""
     return [callback for callback in callbacks if not _is_idle(callback)]
 
 

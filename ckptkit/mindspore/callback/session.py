@@ -41,8 +41,6 @@ _NEVER_STOP = (LossMonitor, TimeMonitor, ModelCheckpoint, History)
 
 
 class TrainingSession:
-    """Runs one ``Model.train`` or ``Model.fit``, from `CheckpointCallback.resume` to its end."""
-
     def __init__(
         self,
         manager: CheckpointManager,
@@ -72,7 +70,6 @@ class TrainingSession:
         self._metrics: tuple[int, dict[str, float]] = (-1, {})
 
     def begin(self, params: Any, me: Callback) -> None:
-        """Check that ``Model`` begins as `CheckpointCallback.resume` prepared, and finish the restore."""
         self.manager.watch_preemption()
         self._refuse_other_training(params)
         callbacks = [other for other in params.list_callback if isinstance(other, Callback) and other is not me]
@@ -110,7 +107,6 @@ class TrainingSession:
             self._state.examination.begin()
 
     def begin_epoch(self, params: Any) -> None:
-        """At the first epoch, check its number and restore the state of the other callbacks."""
         if self._begun:
             return
         if params.cur_epoch_num != self.point.epoch + 1:
@@ -124,7 +120,6 @@ class TrainingSession:
         self._begun = True
 
     def end_step(self, params: Any, run_context: Any) -> None:
-        """Save if one is due; at an epoch's last batch `end_epoch` does that."""
         # As a dict, which it is: an attribute of it takes a call of Python, in every micro-step.
         delivered, last_of_epoch = params["cur_step_num"], params["cur_epoch_num"] * self._size
         self._state.count_delivered(delivered)
@@ -149,7 +144,6 @@ class TrainingSession:
         self._stop_if_preempted(run_context)
 
     def end_epoch(self, params: Any, run_context: Any, *, save_evaluated: bool) -> None:
-        """Save if one is due after a whole epoch, with the metrics of its evaluation."""
         stopping = run_context.get_stop_requested()
         if params.cur_step_num != params.cur_epoch_num * self._size:
             # request_stop ends an epoch early and still calls this; the last step has saved that partial epoch.
@@ -201,7 +195,6 @@ class TrainingSession:
         return True
 
     def end(self) -> None:
-        """Commit the last state and log it."""
         if self.manager.preempted:
             return  # the final save was decided when training stopped, and the grace period may be over
         at, metrics = self._metrics

@@ -56,7 +56,6 @@ class IterablePosition:
 
     @property
     def delivered(self) -> int:
-        """Batches delivered since epoch 0."""
         if not self._prepared:
             raise ResumeError("the data was not prepared: restore the state before the first batch")
         return self._delivered
@@ -155,7 +154,6 @@ class IterablePosition:
         pass
 
     def batches(self, epochs: int) -> Iterator[tuple[int, Any]]:
-        """Return an iterator over epoch and batch of all that is left of ``epochs``, already positioned."""
         if self._place[0] >= epochs:
             return iter(())
         iterator = None
@@ -205,7 +203,6 @@ class IterablePosition:
             self._place = (epoch, 0)
 
     def _own_state(self) -> Any:
-        """Return a copy of the iterable's own state; None if it has none."""
         return copy.deepcopy(self._iterable.state_dict()) if self._has_state else None
 
     def _tell_of_same_state(self, after: Any, generators: Mapping[str, Any]) -> None:
@@ -262,7 +259,6 @@ class IterablePosition:
         return self._place[1] == self.size
 
     def _refuse_changed(self, batch: Any) -> None:
-        """Raise ResumeError if the loop changed a batch in place that the next epoch gives again."""
         if digest_of(batch) != self._probe:
             raise ResumeError(
                 f"batch {self._delivered - 1} was changed in place, and the {self._kind} still holds it: the next "

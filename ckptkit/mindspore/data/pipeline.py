@@ -83,14 +83,12 @@ def differences(recorded: Mapping[str, Any], mine: Mapping[str, Any], matters: s
 
 
 def nodes(dataset: ds.Dataset) -> Iterator[ds.Dataset]:
-    """Yield every node of the pipeline, the root first."""
     yield dataset
     for child in dataset.children:
         yield from nodes(child)
 
 
 def describe(dataset: ds.Dataset) -> str:
-    """Describe the pipeline in one line, from its root to its sources."""
     return " <- ".join(_name(node) for node in nodes(dataset))
 
 

@@ -214,7 +214,6 @@ class DatasetPosition:
         return lambda *args, **kwargs: self._positioned(maker, args, kwargs)
 
     def _positioned(self, maker: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call ``maker`` and move its iterator to the next batch that training needs."""
         self._check_seed()
         call = inspect.signature(maker).bind(self.dataset, *args, **kwargs)
         epochs = call.arguments.get("num_epochs", -1)

@@ -24,7 +24,6 @@ _END = object()
 
 
 def replay(batches: int, read: Callable[[], Any], *, monotonic: Callable[[], float] = time.monotonic) -> Any:
-    """Call ``read`` once per batch and return the last result."""
     _log.info("replaying the data up to batch %d, since parts of it may be random", batches)
     last, is_foreseen, began = None, False, monotonic()
     with HEARTBEAT.during(Phase.REPLAYING):

@@ -95,17 +95,14 @@ class Resumable:
         return self.position.at(self.position.delivered)[0] if self._epoch is None else self._epoch
 
     def is_over(self) -> bool:
-        """Return whether all epochs are known to be delivered."""
         return self.position.at(self.position.delivered)[0] >= self.epochs
 
     def bind(self, observer: BatchObserver) -> None:
-        """Attach the state manager that was made with these batches; ResumeError if one is attached already."""
         if self._observer is not None:
             raise ResumeError("these batches belong to another StateManager; make new ones with resumable()")
         self._observer = observer
 
     def refuse_begun(self) -> None:
-        """Raise ResumeError if they are being iterated already, and so cannot be repositioned."""
         if self._begun:
             raise ResumeError("these batches are being iterated already; make new ones, and restore before the loop")
 
@@ -142,7 +139,6 @@ class Resumable:
         self._iterators.append(weakref.ref(iterator))
 
     def iterators(self) -> list[Any]:
-        """Return the iterators that hand out these batches."""
         return [iterator for reference in self._iterators if (iterator := reference()) is not None]
 
     def _run(self, observer: BatchObserver, delivered: int) -> Generator[Any, None, None]:

@@ -80,7 +80,6 @@ class RestoreTarget:
         self._gathered: dict[str, Array] = {}
 
     def ready(self, name: str) -> memoryview | None:
-        """Return the memory of the parameter itself, or None."""
         return live_bytes(self._parameters[name], self._seen[name].array) if self._live else None
 
     def buffer(self, name: str) -> memoryview:
@@ -99,7 +98,6 @@ class RestoreTarget:
             assign(self._parameters[name], bits, self._entries[name].dtype)
 
     def zero(self, name: str) -> None:
-        """Set ``name``, which is not stored, to zeros."""
         live = self.ready(name)
         if live is not None:
             np.frombuffer(live, np.uint8).fill(0)

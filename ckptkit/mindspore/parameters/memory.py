@@ -95,8 +95,6 @@ def _updates_of(cell: nn.Optimizer | AccumulationTrainCell) -> int:
 
 
 class Addresses:
-    """Tracks where tensors are."""
-
     def __init__(self, tensors: Callable[[], Mapping[str, ms.Tensor]]) -> None:
         self._tensors = tensors
         self._seen: dict[str, int] = {}
@@ -119,15 +117,12 @@ def _words(names: Sequence[str]) -> str:
 
 
 def is_compiled(function: object) -> bool:
-    """Return whether ``@ms.jit`` made an object of a function."""
     # The module of MindSpore that makes them; if it moves, `test_memory_that_no_update_sees_fails_the_save` does.
     is_jit = type(function) is types.FunctionType and function.__globals__.get("__name__") in _JIT_MODULES
     return is_jit and vars(function).get("__wrapped__") is not None
 
 
 class CompiledMemory:
-    """Watches the parameters and buffers of one training."""
-
     def __init__(self, parameters: CellParameters, cells: Sequence[nn.Cell], moved: Callable[[], set[str]]) -> None:
         self._parameters = parameters
         self._moved = moved
@@ -171,8 +166,6 @@ class CompiledMemory:
 
 
 class SharedMemory:
-    """Knows which of a training's parameters and buffers have one memory."""
-
     def __init__(self, cells: CellParameters, by_name: Callable[[], Mapping[str, ms.Tensor]]) -> None:
         self._cells = cells
         self._by_name = by_name

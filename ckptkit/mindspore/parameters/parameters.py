@@ -31,8 +31,6 @@ _KEPT_IN = ("_params", "_cells")
 
 
 class CellParameters:
-    """Holds every parameter and every buffer of ``cells``."""
-
     def __init__(
         self,
         cells: Sequence[nn.Cell],
@@ -131,7 +129,6 @@ class CellParameters:
         self._tracking = []
 
     def stored(self, leaves: Mapping[str, Leaf], *, at_boundary: bool) -> dict[str, Leaf]:
-        """Return those of all ``leaves`` that a checkpoint holds."""
         return {name: leaf for name, leaf in leaves.items() if not (at_boundary and name in self.roles.accumulators)}
 
     def mutable_leaves(self) -> Iterator[Leaf]:
@@ -199,8 +196,6 @@ def _are_same(tensors: Mapping[str, ms.Tensor], others: Mapping[str, ms.Tensor])
 
 
 class TrackedTensor:
-    """Tracks one parameter or buffer as a leaf."""
-
     def __init__(
         self,
         name: str,
@@ -280,8 +275,6 @@ def looking_copies(tensors: Sequence[ms.Tensor]) -> bool:
 
 
 class CellBuffers:
-    """Finds the buffers of ``cells``."""
-
     def __init__(self, cells: Sequence[nn.Cell], parameters: Mapping[str, ms.Parameter]) -> None:
         self._parameters = parameters
         places: dict[int, tuple[str, nn.Cell]] = {}

@@ -26,8 +26,6 @@ _SMALL_BYTES = 64 * 1024  # below this, copying is cheaper than a fence
 
 
 class Roles:
-    """Gives each parameter of ``cells`` a role, a placement and a lifetime."""
-
     def __init__(
         self,
         cells: Sequence[nn.Cell],
@@ -70,7 +68,6 @@ class Roles:
         return "optimizer" if self._accumulates or name not in self.of_networks else "weights"
 
     def placement(self, name: str) -> Placement:
-        """Return where the copies or parts of the parameter ``name`` are, in a job of many ranks."""
         by_hand = self._placed.get(name)
         if by_hand is not None:
             return by_hand
@@ -81,7 +78,6 @@ class Roles:
         return "replicated" if still or name in self.owned or name in self._agreed else "per_rank"
 
     def lifetime(self, name: str, size_bytes: int) -> Lifetime:
-        """Return how long the bits of the parameter ``name`` stay what they are."""
         if name in self._demoted:
             return "micro"
         if name in self.frozen:

@@ -47,8 +47,6 @@ _CALLBACKS = "callbacks"  # in the section train: the class names of those that 
 
 
 class Examination:
-    """Reports what no checkpoint of a training can make exact."""
-
     def __init__(self, sources: Sources, *, strict: bool, ignore: Sequence[Any] = ()) -> None:
         warn_if_untried()
         self._sources = sources

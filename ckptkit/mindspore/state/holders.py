@@ -122,8 +122,6 @@ class _Place(NamedTuple):
 
 
 class GeneratorHolder:
-    """Stores a random generator of Python or NumPy, or a seed sequence, as a stateful object."""
-
     def __init__(
         self, generator: np.random.Generator | np.random.RandomState | np.random.SeedSequence | random.Random
     ) -> None:
@@ -226,7 +224,6 @@ class NamedCell(ParameterHolder):
         self._counting = OwnCounting(cell, may_change_k=may_change_k)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the cell's parameters and counters; ResumeError if these disagree."""
         counters, parameters = self.cell.counters, super().state_dict()
         self._counting.prove(counters, {name: packed[1] for name, packed in parameters.items()})
         return {

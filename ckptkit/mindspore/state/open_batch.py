@@ -77,7 +77,6 @@ class OpenBatch:
 
 
 def _signal_handlers() -> int:
-    """Return how many signal handlers the present thread is in."""
     return sum(map(_is_signal_handler, frames_from(sys._getframe(1))))
 
 

@@ -39,7 +39,6 @@ class OtherCallbacks:
         self._loaded: Mapping[str, Any] | None = None
 
     def bind(self, callbacks: Sequence[Callback]) -> None:
-        """Register the callbacks of this training, all but `CheckpointCallback`."""
         self._adapted = {}
         for callback in callbacks:
             kind = next((kind for kind in _FIELDS if isinstance(callback, kind)), None)
@@ -59,7 +58,6 @@ class OtherCallbacks:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every adapted callback by class name."""
         states: dict[str, Any] = {}
         for name, (callback, fields) in self._adapted.items():
             states[name] = {field: np.array(getattr(callback, field)) for field in fields}
@@ -70,7 +68,6 @@ class OtherCallbacks:
         return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Keep ``state`` until `restore`."""
         self._loaded = state
 
     def restore(self) -> None:

@@ -45,8 +45,6 @@ _SHOWN = 3
 
 
 class _Network:
-    """Knows the modes of a network's cells."""
-
     def __init__(self, network: nn.Cell, place: int) -> None:
         # Walked once: walking takes many milliseconds, and every save needs it.
         named = list(network.cells_and_names())
@@ -57,7 +55,6 @@ class _Network:
         self._is_taken_for_training = False  # it evaluated at a save, and trained in the micro-step before that
 
     def modes(self) -> tuple[bool, ...]:
-        """Return of each cell whether it trains; the network comes first."""
         return tuple(map(_training, self._cells))
 
     def note(self) -> bool:
@@ -101,8 +98,6 @@ class _Network:
 
 
 class Switches:
-    """Stores the switches of one training and restores them."""
-
     def __init__(self, cells: Sequence[nn.Cell], parameters: Collection[ms.Parameter], name: str = "") -> None:
         networks = (getattr(cell, "network", cell) for cell in cells)
         are_cells = (network for network in networks if isinstance(network, nn.Cell))
@@ -235,8 +230,6 @@ def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Numerics:
-    """Describes the cells of a training, and this process."""
-
     def __init__(self, cells: Mapping[str, nn.Cell]) -> None:
         # Walked once, as in `_Network`.
         self._places = [

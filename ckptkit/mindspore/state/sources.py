@@ -81,16 +81,12 @@ class Training:
 
 
 class CycleStart(NamedTuple):
-    """Holds the state at a boundary, where a cycle begins."""
-
     progress: Progress
     sections: Mapping[str, Any]  # copies
     digests: Mapping[str, str]  # of what a forward pass can change
 
 
 class Sources:
-    """Holds every source of state of one training."""
-
     def __init__(
         self,
         cells: Sequence[nn.Cell],
@@ -153,7 +149,6 @@ class Sources:
         return [cell for cell in steady if written.isdisjoint(map(id, cell.get_parameters()))]
 
     def tensors_by_name(self) -> dict[str, ms.Tensor]:
-        """Return the parameters and buffers of the objects given by name, by name and place."""
         holders = [(name, holder) for name, holder in self.stateful.items() if isinstance(holder, ParameterHolder)]
         return {f"{name}/{place}": tensor for name, holder in holders for place, tensor in holder.tensors().items()}
 
@@ -162,7 +157,6 @@ class Sources:
 
     @functools.cached_property
     def every_cell(self) -> list[nn.Cell]:
-        """Return all cells of the training, with the train cells that were given by name."""
         return [*self.cells, *(named_cell.cell for named_cell in self.named_cells.values())]
 
     def cells_by_name(self) -> list[tuple[str, nn.Cell]]:

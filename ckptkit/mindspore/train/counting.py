@@ -82,8 +82,6 @@ class BoostCycle:
 
 
 class Arrays(Protocol):
-    """Gives the bits of tensors by name."""
-
     def __contains__(self, name: object, /) -> bool: ...
 
     def __getitem__(self, name: str, /) -> Array: ...
@@ -136,7 +134,6 @@ class OwnCounting:
         return left
 
     def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
-        """Continue from ``progress``, once the parameters have been restored."""
         self._cell.load_counters(
             CycleCounters(
                 accumulation_steps=left.accumulation_steps,
@@ -159,7 +156,6 @@ class OwnCounting:
         self.base = recorded["global_step_at_start"]
 
     def prove(self, counts: Progress | CycleCounters, arrays: Arrays) -> None:
-        """Raise ResumeError unless the counts in the parameters, given by name, agree with ``counts``."""
         self._prove(counts, arrays, self.base)
 
     def begin_loop(self) -> None:

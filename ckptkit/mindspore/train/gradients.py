@@ -67,8 +67,6 @@ def _zero(total: ms.Parameter) -> ms.Tensor:
 
 
 class LossScale(nn.Cell):
-    """Holds the scale, and adapts it once per cycle."""
-
     def __init__(self, scaler: LossScaler) -> None:
         super().__init__(auto_prefix=False)
         if isinstance(scaler, amp.LossScaler) and isinstance(getattr(scaler, "scale_value", None), ms.Parameter):
@@ -125,7 +123,6 @@ class MicroStep(nn.Cell):
         return ops.depend(loss, added)
 
     def differentiated(self, inputs: tuple[Any, ...]) -> Any:
-        """Return the loss and its gradients; nothing is added yet."""
         return ms.value_and_grad(self.objective, None, self.weights)(inputs)
 
 
@@ -252,15 +249,12 @@ class Update(nn.Cell):
 
 
 class Clear(nn.Cell):
-    """Zeroes the accumulators without an update."""
-
     def __init__(self, sums: ms.ParameterTuple, divisor: ms.Parameter) -> None:
         super().__init__(auto_prefix=False)
         self.sums = sums
         self.divisor = divisor
 
     def construct(self) -> Any:
-        """Return the divisor, which is zero by then."""
         zeroed = hyper_map(zero, self.sums)
         return ops.depend(ops.assign(self.divisor, 0.0), zeroed)
 

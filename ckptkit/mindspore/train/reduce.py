@@ -38,8 +38,6 @@ def _assign_part(flat: ms.Tensor, total: ms.Parameter, offset: int) -> ms.Tensor
 
 
 class Reduce:
-    """Replaces accumulators by their sums over all ranks, in place."""
-
     def __init__(self, accumulators: Sequence[ms.Parameter], *, bucket_bytes: int = BUCKET_BYTES) -> None:
         all_reduce = ops.AllReduce(ops.ReduceOp.SUM)
         self._buckets = [_ReducedBucket(bucket, all_reduce) for bucket in _buckets(accumulators, bucket_bytes)]
@@ -51,8 +49,6 @@ class Reduce:
 
 
 class _ReducedBucket(nn.Cell):
-    """Runs one AllReduce over all its members, concatenated."""
-
     def __init__(self, members: Sequence[ms.Parameter], all_reduce: ops.AllReduce) -> None:
         super().__init__(auto_prefix=False)
         self.members = ms.ParameterTuple(members)
