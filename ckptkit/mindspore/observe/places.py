@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 import types
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from ckptkit.mindspore.observe.kinds import MISSING, may_set, part_at, set_part
 from ckptkit.mindspore.observe.packing import CannotPackError
 from ckptkit.mindspore.observe.paths import Chain, Root, chain_of
 from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of
+from ckptkit.mindspore.parameters.apply import can_be_live
 
 _SET, _FOLLOWED = ("variable", "global"), ("variable", "global", "callback", "cell", "given")
 
@@ -32,7 +35,7 @@ class Places:
 
     def __init__(self, reached: Reached, frames: Sequence[types.FrameType]) -> None:
         self._reached, self._frames = reached, frames
-        self._owners: dict[int, str] | None = None
+        self._owners: list[tuple[int, int, str]] | None = None  # where the memory of each begins and ends
 
     def follow(self, chain: Chain) -> Any:
         """Return the object at a path."""
@@ -90,10 +93,17 @@ class Places:
 
     def owner_of(self, value: Any) -> str | None:
         """Return the name of the stored parameter whose memory a parameter or an array has; None if it has another."""
-        if self._owners is None:
-            self._owners = {tensor.data_ptr(): name for name, tensor in self._reached.known.parameters.items()}
         is_array = issubclass(type(value), np.ndarray)
-        return self._owners.get(value.__array_interface__["data"][0] if is_array else value.data_ptr())
+        if is_array and not can_be_live():
+            return None
+        if self._owners is None:
+            tensors = self._reached.known.parameters.items()
+            # Private, since mindtorch replaces `Tensor.nbytes`; if MindSpore's own moves, this raises AttributeError.
+            places = ((tensor.data_ptr(), tensor._nbytes, name) for name, tensor in tensors)
+            self._owners = sorted((begin, begin + size, name) for begin, size, name in places)
+        address = value.__array_interface__["data"][0] if is_array else value.data_ptr()
+        before = bisect_right(self._owners, address, key=itemgetter(0)) - 1  # an array may begin within the memory
+        return self._owners[before][2] if before >= 0 and address < self._owners[before][1] else None
 
     def _present(self, root: Root) -> Any:
         """Return what a path begins with; `MISSING` for a variable that is not set yet."""

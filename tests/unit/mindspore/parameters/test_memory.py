@@ -9,6 +9,7 @@ from support.memory import contents_of
 from support.training import Mlp, accumulation_cell, begin_process, samples
 
 import ckptkit as ck
+from ckptkit.mindspore.observe.places import Places
 from ckptkit.mindspore.parameters.memory import SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.tools.interchange import import_weights
@@ -401,3 +402,6 @@ def test_arrays_that_are_the_memory_of_a_parameter_are_named(tmp_path, shown):
         named += kind in ("held", "attribute")
         words = "best holds arrays that are the memory of net.w, so that they change with training"
         assert shown().count(words) == named, kind
+    places = Places(state.examination._reached(), [])
+    memory = net.w.asnumpy()
+    assert [places.owner_of(array) for array in (memory, memory[1:], memory.copy())] == ["net.w", "net.w", None]
