@@ -6,10 +6,8 @@ storage half start without MindSpore.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -100,24 +98,13 @@ _refuse_other_package()
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return _import(f"ckptkit.{name}")
+        return importlib.import_module(f"ckptkit.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'ckptkit' has no attribute {name!r}")
-    value = getattr(_import(home), name)
+    value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
-
-
-def _import(module: str) -> ModuleType:
-    """Import a module without the walk through all objects of MindSpore that so many new ones would set off."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return importlib.import_module(module)
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def __dir__() -> list[str]:
