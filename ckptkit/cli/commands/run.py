@@ -1,7 +1,8 @@
 """Implements ``ckptkit run``: parses its limits, runs the supervisor, shows what it says on stderr, and writes metrics.
 
-Exit codes: 0 the command is done, 2 it was called wrongly, 65 its code or data is at fault or a restart cannot help,
-75 too many lives made no progress, 143 it was asked to end (130 by Ctrl-C before it could save).
+Exit codes: 0 the command is done, 1 it is, but a recovery was slow, 2 it was called wrongly, 65 its code or data is at
+fault or a restart cannot help, 75 too many lives made no progress, 143 it was asked to end (130 by Ctrl-C before it
+could save).
 """
 
 from __future__ import annotations
@@ -61,6 +62,12 @@ def run_run(
     longest_pause: Annotated[
         str, typer.Option(metavar="DURATION", help="The longest pause between two lives without progress.")
     ] = "5m",
+    restart_within: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Exit with 1 if it took longer from a death to the next micro-step; for CI."
+        ),
+    ] = None,
     metrics: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write metrics for a monitor there: FILE.prom (Prometheus) or FILE.json."),
@@ -70,7 +77,7 @@ def run_run(
     """Run a training command again and again until it is done; say why it died, and when a restart cannot help.
 
     Exits with 0 when it is done, 143 when it was asked to end, 65 if its code or data is at fault, 75 if too many lives
-    made no progress, 2 if it was called wrongly.
+    made no progress, 2 if it was called wrongly, 1 if it is done but --restart-within was not kept.
 
     Examples:
         ckptkit run -- python train.py
@@ -90,6 +97,7 @@ def run_run(
         limits=dict(map(_limit, limit or ())),
         grace=positive_duration("--grace", grace),
         longest_pause=positive_duration("--longest-pause", longest_pause),
+        restart_within=positive_duration("--restart-within", restart_within) if restart_within is not None else None,
     )
     parse_options(options)  # before the first life
     terminal = Terminal()

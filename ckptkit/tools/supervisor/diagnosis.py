@@ -23,6 +23,7 @@ from ckptkit.manager.heartbeat import Phase, Record
 from ckptkit.tools.supervisor.life import SupervisedLife
 
 DONE = 0
+TOO_SLOW = 1  # it is done, but a recovery took longer than `--restart-within`
 WRONG_USAGE = 2
 CODE_OR_DATA = 65  # EX_DATAERR: the same command would fail again
 GIVEN_UP = 75  # EX_TEMPFAIL: it may succeed elsewhere, or later

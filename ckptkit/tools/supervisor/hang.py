@@ -38,6 +38,7 @@ class RunLimits:
     limits: Mapping[Phase, timedelta] = field(default_factory=dict)
     grace: timedelta = timedelta(seconds=30)  # time from SIGTERM to SIGKILL
     longest_pause: timedelta = timedelta(minutes=5)
+    restart_within: timedelta | None = None  # the longest time from a death to the next micro-step that is no error
 
     def limit(self, phase: Phase) -> timedelta:
         """Return how long a phase may go on without a sign; of training without regard to its micro-steps."""

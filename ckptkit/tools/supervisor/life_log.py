@@ -9,7 +9,7 @@ the run that it trained; in the last one, if it trained several. Only where rank
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from ckptkit.errors import CkptKitError
@@ -21,6 +21,7 @@ from ckptkit.tools.supervisor.diagnosis import RestartDecision, signal_of
 from ckptkit.tools.supervisor.life import GOOD_ENDS, SupervisedLife
 
 _MOST = 1000  # events of a run that wait
+_BEFORE_TRAINING = ("down", "starting", "restoring", "replaying", "first_step")
 _UNKNOWN = ""  # the root of a life before any run is known
 
 
@@ -102,6 +103,27 @@ class LifeLog:
             committed_seconds=0.0 if leader is None else leader.committed_seconds,
             phases=phases_of(life, leader),
         )
+
+
+class Recovery:
+    """Adds up the seconds from a death to the next micro-step, also over lives that trained nothing."""
+
+    def __init__(self) -> None:
+        self._since_death: dict[str, float] | None = None  # seconds by phase; None before the first death
+
+    def end(self, life: LifeEnded) -> Mapping[str, float] | None:
+        """Take a life that has ended; return the seconds by phase if it got to a micro-step after a death."""
+        phases = {**life.phases, "down": life.down_seconds}
+        before, dead = self._since_death, {"dead": life.phases.get("dead", 0.0)}
+        if phases.get("training"):
+            self._since_death = dead
+            return before and _sum(before, {phase: phases.get(phase, 0.0) for phase in _BEFORE_TRAINING})
+        self._since_death = dead if before is None else _sum(before, phases)
+        return None
+
+
+def _sum(seconds: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
+    return {phase: seconds.get(phase, 0.0) + more.get(phase, 0.0) for phase in {**seconds, **more}}
 
 
 def _known(number: int) -> int | None:

@@ -17,19 +17,20 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.core.text import ENDS, many, signal_name
+from ckptkit.core.text import ENDS, many, signal_name, span
 from ckptkit.core.worker import Latch, Worker
 from ckptkit.format.events import LifeEnded
 from ckptkit.storage import Storage
 from ckptkit.tools.copy.left_behind import upload_left_behind
-from ckptkit.tools.supervisor.diagnosis import RestartBudget, RestartDecision, diagnose
+from ckptkit.tools.supervisor.diagnosis import DONE, TOO_SLOW, RestartBudget, RestartDecision, diagnose
 from ckptkit.tools.supervisor.life import Job, LifeRunner, SupervisedLife
-from ckptkit.tools.supervisor.life_log import LifeLog, leader_of
+from ckptkit.tools.supervisor.life_log import LifeLog, Recovery, leader_of
 from ckptkit.tools.supervisor.processes import END_SIGNALS, Requests, become_reaper
 
 _POLL_EVERY = timedelta(seconds=0.1)
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 _PREFIX = "ckptkit-run-"
+_SHOWN_SECONDS = 0.001  # of a phase; less is not worth a word
 
 
 class Supervisor:
@@ -52,6 +53,8 @@ class Supervisor:
         self._budget = RestartBudget(job.options.lives_without_progress)
         self._life_log = LifeLog(token, open_root, job.say)
         self._open_root = open_root
+        self._recovery = Recovery()
+        self._was_slow = False
         self._homes: tuple[str, list[str]] = ("", [])  # root and mirrors of the training that began last
         self._is_known = False  # whether the command has shown a training
 
@@ -65,7 +68,7 @@ class Supervisor:
         try:
             exit_code = self._run_lives(requests)
             self._upload_left_behind(requests)
-            return exit_code
+            return exit_code or (TOO_SLOW if self._was_slow else DONE)
         finally:
             requests.close()
 
@@ -81,7 +84,9 @@ class Supervisor:
             leader = leader_of(life.records)
             if leader is not None and leader.rank <= 0 and leader.root:
                 self._homes = leader.text("root"), leader.text("mirrors").splitlines()
-            self._on_life(self._life_log.enter(life, decision, down_seconds))
+            event = self._life_log.enter(life, decision, down_seconds)
+            self._check_recovery(event)
+            self._on_life(event)
             if decision.exit_code is not None:
                 return decision.exit_code
             asked = life.asked or self._pause(requests, decision)  # also what came while a hang was ended
@@ -89,6 +94,17 @@ class Supervisor:
                 self._job.say(f"{signal_name(asked)} arrived: no other life begins")
                 return 128 + asked if asked == signal.SIGINT else 143
             down_seconds = self._job.monotonic() - life.ended
+
+    def _check_recovery(self, life: LifeEnded) -> None:
+        seconds, within = self._recovery.end(life), self._job.options.restart_within
+        if seconds is None or within is None or sum(seconds.values()) <= within.total_seconds():
+            return
+        self._was_slow = True
+        phases = ", ".join(f"{name} {span(value)}" for name, value in seconds.items() if value >= _SHOWN_SECONDS)
+        self._job.say(
+            f"from the last death to the first micro-step of life {life.number} it took {span(sum(seconds.values()))}: "
+            f"--restart-within allows {span(within.total_seconds())} (exit code {TOO_SLOW}). By phase: {phases}"
+        )
 
     def _upload_left_behind(self, requests: Requests) -> None:
         """Upload what the last life has left, in a thread of its own: a signal ends the wait for it."""

@@ -33,8 +33,9 @@ def digest_of_uninterrupted() -> str:
 @pytest.mark.parametrize("deaths", [DEATHS[:2], pytest.param(DEATHS, marks=pytest.mark.extended)], ids=["quick", "all"])
 def test_each_death_is_named_and_no_bit_differs(tmp_path: Path, deaths: list[str]) -> None:
     plan = [(kind, 15 + 20 * at) for at, kind in enumerate(deaths)]
-    job = supervise(tmp_path, [("escape", 5), *plan], "--metrics", "run.json")
+    job = supervise(tmp_path, [("escape", 5), *plan], "--metrics", "run.json", "--restart-within", "1h")
     assert job.end() == 0, job.stderr
+    assert "--restart-within" not in job.stderr
     assert job.stdout.split()[-1] == digest_of_uninterrupted()
     lives = lives_of(tmp_path / "root")
     causes = [*("hang" if kind == "asleep" else kind for kind in deaths), "finished"]
@@ -47,6 +48,14 @@ def test_each_death_is_named_and_no_bit_differs(tmp_path: Path, deaths: list[str
     metrics = json.loads((tmp_path / "run.json").read_text())
     assert metrics["lives"] == Counter(causes)
     assert metrics["seconds"]["training"] == pytest.approx(sum(one.phases["training"] for one in lives))
+
+
+def test_slow_recovery_is_an_error_of_a_job_that_is_done(tmp_path: Path) -> None:
+    job = supervise(tmp_path, [("killed", 25)], "--restart-within", "0.001")
+    assert job.end() == 1, job.stderr
+    assert job.stdout.split()[-1] == digest_of_uninterrupted()
+    took = r"from the last death to the first micro-step of life 2 it took [\d.]+ m?s: --restart-within allows 1 ms"
+    assert re.search(rf"\[ckptkit run\] {took} \(exit code 1\)\. By phase: .*starting [\d.]+ m?s", job.stderr)
 
 
 def test_dead_data_worker_is_named_and_the_job_goes_on(tmp_path: Path) -> None:

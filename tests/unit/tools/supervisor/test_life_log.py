@@ -16,7 +16,7 @@ from ckptkit.tools.report.story import read_story
 from ckptkit.tools.supervisor.diagnosis import RestartBudget, diagnose
 from ckptkit.tools.supervisor.hang import Hang, Stack
 from ckptkit.tools.supervisor.life import SupervisedLife
-from ckptkit.tools.supervisor.life_log import LifeLog, earlier_seconds, leader_of, phases_of
+from ckptkit.tools.supervisor.life_log import LifeLog, Recovery, earlier_seconds, leader_of, phases_of
 
 TOKEN = "0" * 32
 
@@ -64,6 +64,16 @@ def test_life_is_stored_after_the_events_of_its_attempt(root):
     assert sum(event.phases.values()) == event.seconds == 100.0
     assert (event.attempt, event.uptime_seconds, event.down_seconds) == (1, 100.0, 1.5)
     assert not read_story(open_storage(root), datetime(2026, 1, 1, tzinfo=timezone.utc)).problems
+
+
+def test_recovery_lasts_until_a_life_trains(root):
+    life_log, recovery = LifeLog(TOKEN, open_storage, pytest.fail), Recovery()
+    trained = enter(life_log, life_at(root, deaths={100: 98.0}))
+    assert recovery.end(trained) is None, "nothing died before"
+    assert recovery.end(enter(life_log, life_of(number=2, returncode=1))) is None
+    seconds = recovery.end(trained)
+    assert seconds == {"dead": 2.0, "down": 3.0, "starting": 104.0, "restoring": 6.0, "replaying": 0, "first_step": 0}
+    assert recovery.end(trained) == {**seconds, "down": 1.5, "starting": 4.0}
 
 
 def test_life_that_died_in_the_restore_waits_for_the_next(root):
