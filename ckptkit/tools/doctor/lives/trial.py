@@ -1,18 +1,17 @@
 """Runs one life of the user's script, as a process in its own session, and reads its trace.
 
-Guarantees: when `live` returns or raises, no process of that life runs any more, unless it has another environment and
-another session. A life has ended once a rank has killed itself as planned or was not restored, or every rank has
-stopped: what is left of it is ended soon after that, whatever a launcher waits for. Main thread only.
+Guarantees: when `live` returns or raises, no process of that life runs any more. A life has ended once a rank has
+killed itself as planned or was not restored, or every rank has stopped: what is left of it is ended soon after that,
+whatever a launcher waits for. Main thread only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -32,10 +31,10 @@ from ckptkit.tools.doctor.lives.trace import (
     line_of,
     read_traces,
 )
+from ckptkit.tools.supervisor.processes import become_reaper, descendants, end_all, reap
 
 _GRACE = timedelta(seconds=2)  # for a launcher, once its ranks have ended
 _LOOK_EVERY = timedelta(seconds=0.2)
-_KILLS = 25  # rounds, for what a life has in other sessions
 _SEEDING = Path(__file__).parent / "seeding"
 
 
@@ -168,11 +167,13 @@ def live(
     folder, began = Path(plan.trace).parent, monotonic()
     document = folder / f"{name}.json"
     document.write_bytes(line_of(plan))
+    become_reaper()
+    spared = descendants(os.getpid())
     process = _started(command, document, folder / f"{name}.log", plan.seed)
     try:
         in_time = _wait(process.pid, Path(plan.trace), began + time_limit.total_seconds(), monotonic, on_step)
     finally:
-        exit_code = _ended(process, document)
+        exit_code = _ended(process, spared, monotonic)
     lives = [
         TrialLife(
             name,
@@ -241,35 +242,14 @@ def _started(command: Sequence[str], document: Path, log: Path, seed: int | None
         )
 
 
-def _ended(process: subprocess.Popen[bytes], document: Path) -> int:
-    """Kill the process and all of its session; return the exit code."""
-    # Before the process is reaped: until then its group number cannot be reused.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    _kill_elsewhere(document)
-    return process.wait()
+def _ended(process: subprocess.Popen[bytes], spared: Collection[int], monotonic: Callable[[], float]) -> int:
+    """Kill what is left of a life, also in other sessions, as msrun's workers are; return the exit code."""
 
+    def wait(timeout: timedelta) -> bool:
+        select.select([], [], [], timeout.total_seconds())
+        return False
 
-def _kill_elsewhere(document: Path) -> None:
-    """Kill what a life has in other sessions, as msrun's workers are: their environment tells that they are of it."""
-    for _ in range(_KILLS):  # one that was killed may have started another one before
-        killed = list(_killed(os.fsencode(document)))
-        if not killed:
-            return
-        select.select(killed, [], [], _LOOK_EVERY.total_seconds())
-        for descriptor in killed:
-            os.close(descriptor)
-
-
-def _killed(mark: bytes) -> Iterator[int]:
-    """Kill each process whose environment has ``mark``; yield descriptors that are readable once they have ended."""
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError), contextlib.ExitStack() as closed:  # it has ended, or is another user's
-            descriptor = os.pidfd_open(int(entry.name))
-            closed.callback(os.close, descriptor)
-            if mark in (entry / "environ").read_bytes():  # empty, once it has ended
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                closed.pop_all()
-                yield descriptor
+    end_all(timedelta(0), monotonic=monotonic, wait=wait, keep=process.pid, spared=spared)
+    exit_code = process.wait()
+    reap()
+    return exit_code
