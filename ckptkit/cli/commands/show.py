@@ -36,9 +36,8 @@ from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.storage import Storage
 
 _MOST_FILES = 60  # a job with thousands of ranks has tens of thousands
-_MOST_ITEMS = 8  # shown of a list in the state: a random generator's has hundreds of numbers
+_MOST_ITEMS = 8  # named of what else is stored
 _MOST_TEXT = 100
-_BLOCK = 1 << 20  # elements of which statistics are computed at a time, so that memory is not needed twice
 
 Document = dict[str, Any]
 
@@ -59,7 +58,6 @@ def run_show(
     ] = None,
     options: Options = None,
     as_json: AsJson = False,
-    now: datetime | None = None,
 ) -> int:
     """Show what is inside a checkpoint: progress, files by role with their digests, and more on request.
 
@@ -73,7 +71,7 @@ def run_show(
     storage = open_root(root, options)
     document = document_of(storage, checkpoint, rank=rank, lists_tensors=tensors, tensor=tensor, with_state=state)
     printed = {name: value for name, value in document.items() if name != "roles"}  # a sum that only the text gives
-    print_result(printed, parts_of(document, now or datetime.now(timezone.utc)), as_json=as_json)
+    print_result(printed, parts_of(document, datetime.now(timezone.utc)), as_json=as_json)
     return FINE
 
 
@@ -294,91 +292,36 @@ def summarise(dtype: str, bits: Array) -> Document:
 
     NaN and infinities are counted and enter nothing else. Complex numbers count by their magnitudes.
     """
-    nan = infinite = zeros = finite = 0
-    total = squares = spread = 0.0
-    extremes: list[float | int] = []
+    values: Any = values_of(dtype, bits.reshape(-1))
+    if values.dtype.kind in "bc":
+        values = values.view(np.uint8) if values.dtype.kind == "b" else np.abs(values)
+    numbers = values[np.isfinite(values)]
+    nan = int(np.isnan(values).sum())
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in _blocks(dtype, bits):
-            numbers = block[np.isfinite(block)]
-            nan += int(np.isnan(block).sum())
-            finite += numbers.size
-            infinite += block.size - numbers.size
-            zeros += numbers.size - int(np.count_nonzero(numbers))
-            if numbers.size:
-                extremes += [numbers.min().item(), numbers.max().item()]  # exact, also of large integers
-            wide = numbers.astype(np.float64)
-            total += float(wide.sum())
-            squares += float(np.square(wide).sum())
-        mean = total / finite if finite else np.nan
-        for block in _blocks(dtype, bits):
-            spread += float(np.square(block[np.isfinite(block)].astype(np.float64) - mean).sum())
-        std = np.sqrt(spread / finite) if finite else np.nan
+        wide = numbers.astype(np.float64)
+        statistics = (wide.mean(), wide.std(), np.sqrt(np.square(wide).sum())) if wide.size else (None, None, 0.0)
+    mean, std, norm = (None if value is None else plain(float(value)) for value in statistics)
     return {
         "count": bits.size,
-        "finite": finite,
-        "minimum": min(extremes, default=None),
-        "maximum": max(extremes, default=None),
-        "mean": plain(float(mean)),
-        "std": plain(float(std)),
-        "norm": plain(float(np.sqrt(squares))),
-        "zeros": zeros,
+        "finite": numbers.size,
+        "minimum": numbers.min().item() if numbers.size else None,  # exact, also of large integers
+        "maximum": numbers.max().item() if numbers.size else None,
+        "mean": mean,
+        "std": std,
+        "norm": norm,
+        "zeros": numbers.size - int(np.count_nonzero(numbers)),
         "nan": nan,
-        "infinite": infinite - nan,
+        "infinite": bits.size - numbers.size - nan,
     }
 
 
-def _blocks(dtype: str, bits: Array) -> Iterator[Any]:
-    flat = bits.reshape(-1)
-    for start in range(0, flat.size, _BLOCK):
-        block = values_of(dtype, flat[start : start + _BLOCK])
-        if block.dtype.kind == "c":
-            yield np.abs(block)
-        else:
-            yield block.view(np.uint8) if block.dtype.kind == "b" else block
-
-
 def _tree(label: str, value: JsonValue, indent: str) -> Iterator[str]:
-    tag = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else ""
-    if tag.startswith("$") and isinstance(value, dict):
-        yield from _tagged(label, tag, value[tag], indent)
-    elif isinstance(value, dict) and value:
+    """Yield a section of the state: its names as a tree, and each value as JSON, as `ckptkit.core.tree` encodes it."""
+    if isinstance(value, dict) and value and not any(key.startswith("$") for key in value):
         yield f"{indent}{label}:"
         for key, item in value.items():
             yield from _tree(key, item, f"{indent}  ")
-    elif isinstance(value, list):
-        yield from _items(label, value, indent)
-    else:
-        yield f"{indent}{label}: {_scalar(value)}"
-
-
-def _items(label: str, items: list[JsonValue], indent: str) -> Iterator[str]:
-    shown, more = items[:_MOST_ITEMS], len(items) - _MOST_ITEMS
-    if not any(isinstance(item, dict | list) for item in items):
-        rest = f", ... ({len(items)} items; --json shows all)" if more > 0 else ""
-        yield f"{indent}{label}: [{', '.join(map(_scalar, shown))}{rest}]"
         return
-    yield f"{indent}{label}: {len(items)} items"
-    for number, item in enumerate(shown):
-        yield from _tree(str(number), item, f"{indent}  ")
-    if more > 0:
-        yield f"{indent}  ... and {more} more; --json shows all"
-
-
-def _tagged(label: str, tag: str, inner: JsonValue, indent: str) -> Iterator[str]:
-    """Yield the lines for a value that JSON cannot represent directly; see `ckptkit.core.tree`."""
-    if isinstance(inner, list):  # a tuple, or the pairs of a dict
-        yield from _items(label, inner, indent)
-        return
-    if tag in ("$array", "$scalar"):
-        yield f"{indent}{label}: the tensor {inner}"
-        return
-    try:
-        value = decode_tree({tag: inner}, {})
-    except ValueError:  # not written by ckptkit; show it as it is
-        value = _scalar(inner)
-    yield f"{indent}{label}: {f'{len(value)} bytes' if isinstance(value, bytes) else value}"
-
-
-def _scalar(value: JsonValue) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}... ({len(text)} characters)"
+    more = f"... ({len(text)} characters; --json shows all)" if len(text) > _MOST_TEXT else ""
+    yield f"{indent}{label}: {text[:_MOST_TEXT]}{more}"
