@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
 import inspect
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -34,21 +32,6 @@ COMMANDS = {
 }
 
 
-def _typed(function: Callable[..., int]) -> Callable[..., int]:
-    """Hide from typer what is no option, such as a clock: a parameter whose annotation says nothing to typer."""
-    signature = inspect.signature(function, eval_str=True)
-    options = [
-        parameter for parameter in signature.parameters.values() if get_origin(parameter.annotation) is Annotated
-    ]
-
-    @functools.wraps(function)
-    def command(**values: Any) -> int:
-        return function(**values)
-
-    command.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
-    return command
-
-
 class Program(CommandGroup):
     """Has the commands of `COMMANDS`, each loaded when it is needed."""
 
@@ -71,7 +54,7 @@ class Program(CommandGroup):
         text, _, examples = (inspect.getdoc(function) or "").partition("\n\nExample")
         epilog = "\n\n".join(line.strip() for line in f"Example{examples}".splitlines())
         program = typer.Typer(add_completion=False)
-        program.command(cmd_name, help=text, epilog=epilog, no_args_is_help=cmd_name != "demo")(_typed(function))
+        program.command(cmd_name, help=text, epilog=epilog, no_args_is_help=cmd_name != "demo")(function)
         return typer.main.get_command(program)
 
 

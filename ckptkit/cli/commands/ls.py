@@ -43,7 +43,6 @@ def run_ls(
     show_all: Annotated[bool, typer.Option("--all", help="List every one, not only the newest 50.")] = False,
     options: Options = None,
     as_json: AsJson = False,
-    now: datetime | None = None,
 ) -> int:
     """List the newest committed checkpoints of a run, oldest first.
 
@@ -70,7 +69,7 @@ def run_ls(
         }
         checkpoints.append({**plain(info), **more})
     document = {"root": storage.url, "latest": rows.latest, "checkpoints": checkpoints, "left_out": rows.left_out}
-    parts = _parts(storage.url, checkpoints, rows, now or datetime.now(timezone.utc))
+    parts = _parts(storage.url, checkpoints, rows, datetime.now(timezone.utc))
     print_result(document, parts, as_json=as_json)
     return PROBLEM if rows.problem is not None or any(info.problem for info in rows.shown) else FINE
 

@@ -42,7 +42,6 @@ def run_prune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     options: Options = None,
     as_json: AsJson = False,
-    ask: Callable[[str], bool] | None = None,
 ) -> int:
     """Remove checkpoints that no policy keeps, after showing what goes, what stays and why.
 
@@ -53,7 +52,7 @@ def run_prune(
         ckptkit prune runs/vit-17 --keep latest:3 --keep every:1000 --dry-run
         ckptkit prune s3://bucket/vit-17 --keep best:2:accuracy:max --branches --yes
     """
-    ask = ask or asker()
+    ask = asker()
     rules = [Rule(policy, parse_keep(policy)) for policy in keep or ()]
     if not rules and not branches and not unfinished:
         raise WrongUsageError(

@@ -29,10 +29,6 @@ from ckptkit.tools.report.monitors import MissingClientError, MLflow, Monitor, P
 from ckptkit.tools.report.story import RunStory, read_story
 
 
-def _utc_now() -> datetime:
-    return datetime.now(timezone.utc)
-
-
 def run_report(
     root: Root,
     *,
@@ -51,8 +47,6 @@ def run_report(
     ] = None,
     options: Options = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, and write no page.")] = False,
-    clock: Callable[[], datetime] = _utc_now,
-    wait: Callable[[float], object] = time.sleep,
 ) -> int:
     """Draw a run as a page that works offline: attempts, loss across restarts, what saves cost, what was removed.
 
@@ -73,7 +67,7 @@ def run_report(
                 for monitor in _monitors(tensorboard, mlflow, prometheus)
             ]
             put = partial(_put, open_root(root, options), monitors)
-            story = put(clock()) if seconds is None else _follow(put, clock, lambda: wait(seconds))
+            story = put() if seconds is None else _follow(put, seconds)
         print(f"written up to step {story.step}")
         return PROBLEM if story.problems else FINE
     if every is not None:
@@ -87,7 +81,7 @@ def run_report(
                 "the page needs plotly, which is not installed: pip install 'mindspore-ckptkit[report]'. "
                 "--json works without it"
             ) from error
-    story = read_story(open_root(root, options), clock())
+    story = read_story(open_root(root, options), datetime.now(timezone.utc))
     if as_json:
         numbers = {
             "step": story.step,
@@ -110,9 +104,7 @@ def run_report(
     return PROBLEM if story.problems else FINE
 
 
-def run_goodput(
-    root: Root, *, options: Options = None, as_json: AsJson = False, clock: Callable[[], datetime] = _utc_now
-) -> int:
+def run_goodput(root: Root, *, options: Options = None, as_json: AsJson = False) -> int:
     """Show what the seconds of a run went to, what its deaths cost, and what other intervals of saves would cost.
 
     Exits with 1 if a file of the run is corrupt; the rest is shown.
@@ -121,7 +113,7 @@ def run_goodput(
         ckptkit goodput runs/vit-17
         ckptkit goodput runs/vit-17 --json
     """
-    story = read_story(open_root(root, options), clock())
+    story = read_story(open_root(root, options), datetime.now(timezone.utc))
     problems = [f"{problem.key} cannot be used: {problem.reason}" for problem in story.problems]
     print_result({"root": story.root, **numbers_of(story)}, (*table_of(story), *problems), as_json=as_json)
     return PROBLEM if story.problems else FINE
@@ -135,12 +127,12 @@ def _monitors(tensorboard: str | None, mlflow: str | None, prometheus: str | Non
         raise WrongUsageError(str(error)) from error
 
 
-def _follow(put: Callable[[datetime], RunStory], clock: Callable[[], datetime], wait: Callable[[], object]) -> RunStory:
+def _follow(put: Callable[[], RunStory], seconds: float) -> RunStory:
     """Write again and again until the run has finished; an error is told once, until there is none."""
     printed: set[str] = set()
     while True:
         try:
-            story = put(clock())
+            story = put()
         except (CheckpointNotFoundError, StorageError) as error:
             if str(error) not in printed:
                 print(f"{error}; trying again", file=sys.stderr)
@@ -149,12 +141,12 @@ def _follow(put: Callable[[datetime], RunStory], clock: Callable[[], datetime], 
             printed.clear()
             if story.last.how in ("finished", "complete"):
                 return story
-        wait()
+        time.sleep(seconds)
 
 
-def _put(storage: Storage, monitors: Sequence[Monitor], now: datetime) -> RunStory:
+def _put(storage: Storage, monitors: Sequence[Monitor]) -> RunStory:
     """Write to all monitors, also to those after one that fails."""
-    story = read_story(storage, now)
+    story = read_story(storage, datetime.now(timezone.utc))
     rows, failed = series_of(story), None
     for monitor in monitors:
         try:

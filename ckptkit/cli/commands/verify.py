@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -26,7 +26,6 @@ def run_verify(
     *,
     options: Options = None,
     as_json: AsJson = False,
-    clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Prove every byte of a run against its digests, name all that is wrong, and say what a start would do.
 
@@ -37,12 +36,12 @@ def run_verify(
         ckptkit verify obs://bucket/vit-17 latest --option endpoint_url=https://obs.example
     """
     storage = open_root(root, options)
-    begun = clock()
+    begun = time.monotonic()
     with CheckpointBar("listing", ENDS) as bar:
         result = audit(storage, bar, checkpoint)
     if not result.checkpoints:
         refuse_no_run(storage)
-    seconds = clock() - begun
+    seconds = time.monotonic() - begun
     speed = f", {size(int(bar.read_bytes / seconds))}/s" if seconds > 0 else ""
     read = f"{result.files} files, {size(bar.read_bytes)} read{speed}"
     outcomes = [proof.outcome for proof in result.checkpoints]

@@ -2,7 +2,6 @@
 
 import io
 import json
-from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,6 @@ from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
-NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 AT_4 = name_at(1, 4)
 
 
@@ -49,13 +47,13 @@ def test_older_checkpoints_are_counted_or_shown(capsys, monkeypatch):
         (5, []),
     ):
         monkeypatch.setattr("ckptkit.cli.commands.ls.NEWEST", newest)
-        assert run_ls(golden, now=NOW, show_all=True) == 0
+        assert run_ls(golden, show_all=True) == 0
         names = names_in(capsys.readouterr().out)
         assert len(names) == 5
-        assert run_ls(golden, now=NOW) == 0
+        assert run_ls(golden) == 0
         text = capsys.readouterr().out
         assert (names_in(text), [line for line in text.splitlines() if "older" in line]) == (names[-newest:], left_out)
-        assert run_ls(golden, now=NOW, as_json=True) == 0
+        assert run_ls(golden, as_json=True) == 0
         printed = json.loads(capsys.readouterr().out)
         shown = [checkpoint["name"] for checkpoint in printed["checkpoints"]]
         assert (shown, printed["left_out"]) == (names[-newest:], 5 - newest)
@@ -63,13 +61,13 @@ def test_older_checkpoints_are_counted_or_shown(capsys, monkeypatch):
 
 def test_missing_root_is_distinguished_from_empty_one(tmp_path, capsys):
     (tmp_path / ".DS_Store").touch()
-    assert run_ls(str(tmp_path), now=NOW) == 0
+    assert run_ls(str(tmp_path)) == 0
     assert "no committed checkpoint" in capsys.readouterr().out
     (tmp_path / "train.py").touch()
     with pytest.raises(CheckpointNotFoundError, match=r"holds files \(train\.py\), but no run"):
-        run_ls(str(tmp_path), now=NOW)
+        run_ls(str(tmp_path))
     CheckpointManager(tmp_path).restore(NumpyRun())  # what else the job keeps there does not matter
-    assert run_ls(str(tmp_path), now=NOW) == 0
+    assert run_ls(str(tmp_path)) == 0
 
 
 COMMANDS = (
@@ -93,8 +91,7 @@ def test_folder_of_runs_lists_them_whatever_the_command(tmp_path):
 
 
 def verified(root, capsys, *, code=0):
-    ticks = iter([0.0, 2.0])
-    assert run_verify(str(root), None, as_json=False, clock=lambda: next(ticks)) == code
+    assert run_verify(str(root)) == code
     return capsys.readouterr()
 
 

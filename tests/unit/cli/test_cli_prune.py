@@ -51,20 +51,21 @@ POLICIES = {
 }
 
 
-def test_it_asks_and_no_means_no(root, capsys):
+def test_it_asks_and_no_means_no(root, capsys, monkeypatch):
     asked = []
 
     def ask(question):
         asked.append(question)
         return len(asked) > 1
 
-    pruned(root, "latest:2", ask=ask)
+    monkeypatch.setattr("ckptkit.cli.commands.prune.asker", lambda: ask)
+    pruned(root, "latest:2")
     assert "nothing was removed" in capsys.readouterr().out
     assert committed(root) == NAMES
-    pruned(root, "latest:2", ask=ask)
+    pruned(root, "latest:2")
     assert "2 checkpoints removed" in capsys.readouterr().out
     assert committed(root) == NAMES[2:]
-    pruned(root, "latest:2", ask=ask)
+    pruned(root, "latest:2")
     assert [question.startswith("Remove 2 checkpoints for good, ") for question in asked] == [True, True]
 
 

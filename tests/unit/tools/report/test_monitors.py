@@ -9,6 +9,7 @@ import re
 import sys
 from datetime import datetime, timezone
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -135,7 +136,8 @@ class Sink:
 
 def follow(root, sinks, monkeypatch, *, wait, every="30s"):
     monkeypatch.setattr("ckptkit.cli.commands.report._monitors", lambda *_: sinks)
-    return run_report(str(root), tensorboard="tb", every=every, clock=lambda: NOW, wait=wait)
+    monkeypatch.setattr("ckptkit.cli.commands.report.time", SimpleNamespace(sleep=wait))
+    return run_report(str(root), tensorboard="tb", every=every)
 
 
 def test_prometheus_file_has_newest_values(tmp_path):
@@ -286,7 +288,7 @@ NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 
 
 def test_json_adds_up(grown, capsys):
-    assert run_goodput(str(grown), clock=lambda: NOW, as_json=True) == 0
+    assert run_goodput(str(grown), as_json=True) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["classes"]) == set(CLASSES)
     assert sum(found["classes"].values()) == pytest.approx(found["seconds"])
@@ -304,7 +306,7 @@ def test_json_adds_up(grown, capsys):
 def test_damage_is_named_and_the_rest_shown(tmp_path, capsys):
     grow_short(tmp_path)
     sorted((tmp_path / "events").iterdir())[0].write_bytes(b"{}\n")
-    assert run_goodput(str(tmp_path), clock=lambda: NOW) == 1
+    assert run_goodput(str(tmp_path)) == 1
     assert "cannot be used" in capsys.readouterr().out
 
 
@@ -324,10 +326,10 @@ def test_stall_and_time_in_all_are_the_same_everywhere(tmp_path, capsys):
     page = page_of(story)
     assert f'<div class="value">{span(stall)}</div><div class="more">{stall / seconds:.2%} of the time' in page
     assert f"{span(seconds)} in all" in page
-    assert run_goodput(str(tmp_path), clock=lambda: NOW) == 0
+    assert run_goodput(str(tmp_path)) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"{span(seconds)} in 1 life: ")
     assert re.search(rf"^stall of saves +{re.escape(span(stall))} ", printed, flags=re.MULTILINE)
-    assert run_report(str(tmp_path), clock=lambda: NOW, as_json=True) == 0
+    assert run_report(str(tmp_path), as_json=True) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["stall_seconds"] == document["goodput"]["classes"]["saving"] == stall
