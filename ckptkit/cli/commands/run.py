@@ -59,9 +59,6 @@ def run_run(
         ),
     ] = None,
     grace: Annotated[str, typer.Option(metavar="DURATION", help="Time from SIGTERM to SIGKILL.")] = "30s",
-    longest_pause: Annotated[
-        str, typer.Option(metavar="DURATION", help="The longest pause between two lives without progress.")
-    ] = "5m",
     restart_within: Annotated[
         str | None,
         typer.Option(
@@ -96,7 +93,6 @@ def run_run(
         hang_after=positive_duration("--hang-after", hang_after),
         limits=dict(map(_limit, limit or ())),
         grace=positive_duration("--grace", grace),
-        longest_pause=positive_duration("--longest-pause", longest_pause),
         restart_within=positive_duration("--restart-within", restart_within) if restart_within is not None else None,
     )
     parse_options(options)  # before the first life

@@ -37,7 +37,6 @@ class RunLimits:
     # The same for other phases; an hour where there is none.
     limits: Mapping[Phase, timedelta] = field(default_factory=dict)
     grace: timedelta = timedelta(seconds=30)  # time from SIGTERM to SIGKILL
-    longest_pause: timedelta = timedelta(minutes=5)
     restart_within: timedelta | None = None  # the longest time from a death to the next micro-step that is no error
 
     def limit(self, phase: Phase) -> timedelta:

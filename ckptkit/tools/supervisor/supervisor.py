@@ -28,6 +28,7 @@ from ckptkit.tools.supervisor.life_log import LifeLog, Recovery, leader_of
 from ckptkit.tools.supervisor.processes import END_SIGNALS, Requests, become_reaper
 
 _POLL_EVERY = timedelta(seconds=0.1)
+_LONGEST_PAUSE = timedelta(minutes=5)
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 _PREFIX = "ckptkit-run-"
 _SHOWN_SECONDS = 0.001  # of a phase; less is not worth a word
@@ -125,7 +126,7 @@ class Supervisor:
 
     def _pause(self, requests: Requests, decision: RestartDecision) -> int | None:
         """Wait before the next life; return the signal that asks for the end, if one comes."""
-        pause = pause_before(decision.in_a_row, self._job.options.longest_pause)
+        pause = pause_before(decision.in_a_row)
         self._job.say(f"the next life begins {f'in {pause.total_seconds():g} s' if pause else 'now'}")
         until = self._job.monotonic() + pause.total_seconds()
         while True:
@@ -159,11 +160,11 @@ class Supervisor:
             say(f"no other life begins (exit code {decision.exit_code}): {decision.next_move}")
 
 
-def pause_before(lives_without_progress: int, longest: timedelta) -> timedelta:
+def pause_before(lives_without_progress: int) -> timedelta:
     """Return the pause before the next life: none after progress, else a second, and each time twice as long."""
     if lives_without_progress == 0:
         return timedelta(0)
-    return min(longest, timedelta(seconds=2 ** min(lives_without_progress - 1, 30)))
+    return min(_LONGEST_PAUSE, timedelta(seconds=2 ** min(lives_without_progress - 1, 30)))
 
 
 @contextlib.contextmanager

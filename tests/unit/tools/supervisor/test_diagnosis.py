@@ -242,8 +242,8 @@ def test_some_ends_are_the_last():
 
 
 def test_pauses_double_up_to_the_longest():
-    pauses = [pause_before(lives, timedelta(seconds=10)).total_seconds() for lives in range(6)]
-    assert pauses == [0, 1, 2, 4, 8, 10]
+    pauses = [pause_before(lives).total_seconds() for lives in (0, 1, 2, 3, 9, 10, 99)]
+    assert pauses == [0, 1, 2, 4, 256, 300, 300]
 
 
 OPTIONS = RunLimits(hang_after=timedelta(seconds=10), limits={Phase.EVALUATING: timedelta(seconds=100)})
