@@ -323,5 +323,5 @@ def _tree(label: str, value: JsonValue, indent: str) -> Iterator[str]:
             yield from _tree(key, item, f"{indent}  ")
         return
     text = json.dumps(value, ensure_ascii=False)
-    more = f"... ({len(text)} characters; --json shows all)" if len(text) > _MOST_TEXT else ""
+    more = f"... ({len(text)} characters)" if len(text) > _MOST_TEXT else ""
     yield f"{indent}{label}: {text[:_MOST_TEXT]}{more}"

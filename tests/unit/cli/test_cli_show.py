@@ -109,11 +109,11 @@ def test_state_is_a_tree_of_names_with_values_as_json(capsys):
     lines = shown_text(write_ranks([[leaf("a", np.zeros(1))]], states=[state]), capsys, with_state=True).splitlines()
     assert '  plain: [1, 2.5, null, true, "text"]' in lines
     (long,) = [line for line in lines if line.startswith('  long: {"$tuple": [0, 1, 2, ')]
-    assert long.endswith("... (3027 characters; --json shows all)")
+    assert long.endswith("... (3027 characters)")
     assert lines[lines.index("  more:") + 1] == '    sizes: {"$dict": [[1, {"$bytes": "AAECAw=="}]]}'
     assert "  none: {}" in lines
     assert f'  whole: "{"w" * 98}"' in lines
-    assert f'  cut: "{"c" * 99}... (101 characters; --json shows all)' in lines
+    assert f'  cut: "{"c" * 99}... (101 characters)' in lines
 
 
 OBSERVED = {
