@@ -10,11 +10,16 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from ckptkit.core.progress import Progress
 from ckptkit.format.documents import digest_of
 from ckptkit.manager.hooks import Suspect
+
+# Documents that pydantic itself parses may be strict about it; a trace is parsed by the json module, see `line_of`.
+TracedProgress = Annotated[
+    Progress, BeforeValidator(lambda counters: Progress(**counters) if isinstance(counters, dict) else counters)
+]
 
 
 class _Document(BaseModel):
@@ -74,7 +79,7 @@ class Stepped(_Document):
     step: int
     url: str = ""
     at: float = 0.0
-    progress: Progress
+    progress: TracedProgress
     digests: dict[str, str]
     unseen: dict[str, str] = {}
     began: dict[str, str] = {}
