@@ -9,6 +9,7 @@ one's own gives by name is stored. Nothing else of a script is, random state inc
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import itertools
@@ -235,6 +236,16 @@ class CheckpointCallback(ModelCheckpoint):  # type: ignore[misc]
 
     def fit(self, model: Model, epochs: int, data: ds.Dataset, *valid: ds.Dataset, **options: Any) -> Point:
         return self._run(model, model.fit, epochs, data, *valid, **options)
+
+    def attach(self) -> contextlib.AbstractContextManager[None]:
+        train = Model.train
+
+        def attached(model: Model, epochs: int, data: ds.Dataset, **options: Any) -> None:
+            Model.train = train
+            self.train(model, epochs, data, **options)
+
+        Model.train = attached
+        return contextlib.nullcontext()
 
     def _run(
         self, model: Model, train: Any, epochs: int, *data: ds.Dataset, callbacks: Any = None, **options: Any
