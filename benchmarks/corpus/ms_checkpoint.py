@@ -220,7 +220,7 @@ class Loop:
         self._manager.save_final(self._state)
 
 
-class CheckpointCallback(ModelCheckpoint):  # type: ignore[misc]
+class CheckpointCallback(ModelCheckpoint):
     """MindSpore's own callback, which also keeps the place."""
 
     after_step: Callable[[int], None]
@@ -278,6 +278,6 @@ class CheckpointCallback(ModelCheckpoint):  # type: ignore[misc]
 
 def replace(after_step: Callable[[int], None]) -> None:
     """Put these classes in the place of ckptkit's; ``after_step`` gets the number of each batch that was trained."""
-    CheckpointManager.after_step = CheckpointCallback.after_step = staticmethod(after_step)  # type: ignore[assignment]
+    CheckpointManager.after_step = CheckpointCallback.after_step = staticmethod(after_step)
     ck.CheckpointManager, ck.CheckpointCallback = CheckpointManager, CheckpointCallback
     ck.StateManager, ck.loop, ck.data.resumable = StateManager, Loop, Batches

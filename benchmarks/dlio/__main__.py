@@ -72,7 +72,7 @@ def flat(options: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def run(name: str, options: Mapping[str, Any], output: Path) -> list[float]:
-    """Run DLIO in two ranks; return the GB a second of each checkpoint."""
+    """Run DLIO in two ranks; return the GiB a second of each checkpoint."""
     python = python_of("dlio")
     ranks = [str(Path(python).with_name("mpirun")), "--allow-run-as-root", "--oversubscribe", "-np", "2"]
     arguments = [*flat(options, "workload"), f"++workload.output.folder={output}", f"hydra.run.dir={output}/hydra"]
@@ -129,10 +129,10 @@ def main() -> None:
                     if server is None and phase != "write":
                         files.drop(Path(folder))
                     rates.append(run(phase, options, scratch / f"{storage}-{system}-{number}"))
-                    print(f"{storage}, {system}, {phase}: {cell(rates[-1])} GB/s", flush=True)
+                    print(f"{storage}, {system}, {phase}: {cell(rates[-1])} GiB/s", flush=True)
                 rows.append([storage, "DLIO's own" if system == "Default" else "ckptkit", *map(cell, rates)])
                 shutil.rmtree(scratch / system, ignore_errors=True)
-    print(table(["GB/s", "checkpoints", *PHASES], rows))
+    print(table(["GiB/s", "checkpoints", *PHASES], rows))
 
 
 if __name__ == "__main__":
