@@ -155,7 +155,7 @@ def judged(budget: RestartBudget, life):
     return budget.judge(life, diagnose(life))
 
 
-def test_lives_without_progress_in_a_row_end_it():
+def test_lives_without_progress_pause_longer_and_end_it():
     budget = RestartBudget(3)
     codes = [judged(budget, died(step, number=step, committed=-1)).exit_code for step in (5, 6, 7)]
     assert codes == [None, None, GIVEN_UP]
@@ -165,6 +165,8 @@ def test_lives_without_progress_in_a_row_end_it():
     budget = RestartBudget(2)
     lives = [died(15, number=1, committed=10), died(16, number=2, committed=10), died(17, number=3, restored=10)]
     assert [judged(budget, life).in_a_row for life in lives] == [0, 1, 2]
+    pauses = [pause_before(lives).total_seconds() for lives in (0, 1, 2, 3, 9, 10, 99)]
+    assert pauses == [0, 1, 2, 4, 256, 300, 300]
 
 
 def test_second_death_in_the_same_micro_step_ends_it():
@@ -239,11 +241,6 @@ def test_some_ends_are_the_last():
     ends = {"finished": 0, "preempted": 143, "interrupted": 143, "usage": 2, "overtaken": 65, "refused": 65}
     for cause, code in ends.items():
         assert RestartBudget(9).judge(life_of(returncode=1), LifeFinding(cause, "")).exit_code == code, cause
-
-
-def test_pauses_double_up_to_the_longest():
-    pauses = [pause_before(lives).total_seconds() for lives in (0, 1, 2, 3, 9, 10, 99)]
-    assert pauses == [0, 1, 2, 4, 256, 300, 300]
 
 
 OPTIONS = RunLimits(hang_after=timedelta(seconds=10), limits={Phase.EVALUATING: timedelta(seconds=100)})
