@@ -81,13 +81,15 @@ def test_question_is_asked_on_stderr_defaulting_no(capsys, monkeypatch):
         assert (told.out.strip(), told.err) == ("", "Remove it? [y/N]:")
 
 
-def test_wrong_usage_removes_nothing(root):
+def test_wrong_usage_removes_nothing(root, monkeypatch):
     before = tree(root)
-    for keep, options, words in (
-        ((), {"yes": True}, "give --keep"),
-        (("latest:2",), {}, "--yes removes without a question"),
-        (("latest:2",), {"as_json": True, "ask": lambda question: True}, "--yes removes without a question"),
+    for keep, options, answer, words in (
+        ((), {"yes": True}, None, "give --keep"),
+        (("latest:2",), {}, None, "--yes removes without a question"),
+        (("latest:2",), {"as_json": True}, True, "--yes removes without a question"),
     ):
+        ask = None if answer is None else lambda question: True
+        monkeypatch.setattr("ckptkit.cli.commands.prune.asker", lambda ask=ask: ask)
         with pytest.raises(WrongUsageError, match=words):
             pruned(root, *keep, **options)
     assert tree(root) == before
