@@ -21,17 +21,19 @@ from .measurement import CHECKOUT
 from .options import Options
 from .table import table
 
-K, WIDTH, BATCH = 8, 16, 8
+K, BATCH = 8, 8
 ROUNDS, CYCLES = 7, 5  # of each loop
-WEIGHTS = (20, 200, 2_000)
+# Weights, and width of the layers; the micro-steps of wide ones take tens of milliseconds, and leave caches cold.
+NETWORKS = ((20, 16), (200, 16), (2_000, 16), (20, 1_536))
 
 
 def run(options: Options) -> Iterator[list[dict[str, Any]]]:
     """Yield what was found so far, after each case."""
     found = []
     for mode in options.modes:
-        for weights in WEIGHTS[:1] if options.quick else WEIGHTS:
-            command = [sys.executable, "-m", __spec__.name, mode, str(weights), str(options.scratch / "micro_step")]
+        for network in NETWORKS[:1] if options.quick else NETWORKS:
+            scratch = str(options.scratch / "micro_step")
+            command = [sys.executable, "-m", __spec__.name, mode, *map(str, network), scratch]
             done = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True)
             found.append(json.loads(done.stdout.splitlines()[-1]))
             yield found
@@ -40,7 +42,7 @@ def run(options: Options) -> Iterator[list[dict[str, Any]]]:
 def tables(found: list[dict[str, Any]]) -> str:
     """One row per case."""
     header = (
-        *("mode", "weights", "by hand, us", "train cell, relative", "`TrainOneStepCell`, relative"),
+        *("mode", "weights", "width", "by hand, us", "train cell, relative", "`TrainOneStepCell`, relative"),
         *("first cycle by hand, s", "train cell, relative", "callback, us"),
     )
     return table(header, [_row(one) for one in found])
@@ -49,13 +51,13 @@ def tables(found: list[dict[str, Any]]) -> str:
 def _row(one: dict[str, Any]) -> list[str]:
     hand, first = one["by_hand"], one["first_by_hand"]
     return [
-        *(one["mode"], f"{one['weights']:,}", f"{1e6 * hand:,.0f}"),
+        *(one["mode"], f"{one['weights']:,}", f"{one['width']:,}", f"{1e6 * hand:,.0f}"),
         *(f"{one['train_cell'] / hand:.3f}", f"{one['one_step'] / hand:.3f}"),
         *(f"{first:.2f}", f"{one['first_train_cell'] / first:.2f}", f"{1e6 * one['callback']:,.0f}"),
     ]
 
 
-def measure(mode: str, weights: int, scratch: str) -> dict[str, Any]:
+def measure(mode: str, weights: int, width: int, scratch: str) -> dict[str, Any]:
     """One case."""
     import mindspore as ms
 
@@ -63,9 +65,9 @@ def measure(mode: str, weights: int, scratch: str) -> dict[str, Any]:
     ms.set_seed(1)
     steps: dict[str, Callable[..., Any]] = {}
     first = {}
-    batches = _batches()
+    batches = _batches(width)
     for name, make in (("by_hand", _by_hand), ("train_cell", _train_cell), ("one_step", _one_step)):
-        steps[name] = make(weights)
+        steps[name] = make(weights, width)
         began = time.perf_counter()
         _cycles(steps[name], batches, 1)
         first[name] = time.perf_counter() - began
@@ -82,7 +84,8 @@ def measure(mode: str, weights: int, scratch: str) -> dict[str, Any]:
         **{f"first_{name}": one for name, one in first.items()},
         "mode": mode,
         "weights": weights,
-        "callback": _callback(weights, scratch),
+        "width": width,
+        "callback": _callback(weights, width, scratch),
     }
 
 
@@ -93,26 +96,26 @@ def _cycles(step: Callable[..., Any], batches: Any, cycles: int) -> None:
         loss.asnumpy()
 
 
-def _batches() -> list[Any]:
+def _batches(width: int) -> list[Any]:
     import mindspore as ms
     import numpy as np
 
     rng = np.random.default_rng(3)
-    return [tuple(ms.Tensor(rng.standard_normal((BATCH, WIDTH), np.float32)) for _ in range(2)) for _ in range(K)]
+    return [tuple(ms.Tensor(rng.standard_normal((BATCH, width), np.float32)) for _ in range(2)) for _ in range(K)]
 
 
-def _network(weights: int) -> Any:
+def _network(weights: int, width: int) -> Any:
     from mindspore import nn
 
-    layers = [nn.Dense(WIDTH, WIDTH) for _ in range(weights // 2)]
+    layers = [nn.Dense(width, width) for _ in range(weights // 2)]
     return nn.WithLossCell(nn.SequentialCell(*layers), nn.MSELoss())
 
 
-def _by_hand(weights: int) -> Callable[..., Any]:
+def _by_hand(weights: int, width: int) -> Callable[..., Any]:
     import mindspore as ms
     from mindspore import nn, ops
 
-    loss = _network(weights).set_train()
+    loss = _network(weights, width).set_train()
     parameters = ms.ParameterTuple(loss.trainable_params())
     optimizer = nn.Adam(parameters, 1e-3)
     sums = parameters.clone(prefix="sum", init="zeros")
@@ -162,23 +165,23 @@ def _by_hand(weights: int) -> Callable[..., Any]:
     return step
 
 
-def _train_cell(weights: int) -> Callable[..., Any]:
+def _train_cell(weights: int, width: int) -> Callable[..., Any]:
     from mindspore import nn
 
     import ckptkit as ck
 
-    loss = _network(weights)
+    loss = _network(weights, width)
     return ck.AccumulationTrainCell(loss, nn.Adam(loss.trainable_params(), 1e-3), K).set_train()
 
 
-def _one_step(weights: int) -> Callable[..., Any]:
+def _one_step(weights: int, width: int) -> Callable[..., Any]:
     from mindspore import nn
 
-    loss = _network(weights)
+    loss = _network(weights, width)
     return nn.TrainOneStepCell(loss, nn.Adam(loss.trainable_params(), 1e-3)).set_train()
 
 
-def _callback(weights: int, scratch: str) -> float:
+def _callback(weights: int, width: int, scratch: str) -> float:
     """Return the median seconds of what the callback does after a micro-step."""
     import mindspore as ms
     import mindspore.dataset as ds
@@ -194,13 +197,13 @@ def _callback(weights: int, scratch: str) -> float:
             super().on_train_step_end(run_context)
             seconds.append(time.perf_counter() - began)
 
-    x = np.random.default_rng(3).standard_normal((BATCH * 400, WIDTH), np.float32)
+    x = np.random.default_rng(3).standard_normal((BATCH * 400, width), np.float32)
     dataset = ds.NumpySlicesDataset((x, x), ["x", "y"], shuffle=False).batch(BATCH)
     shutil.rmtree(scratch, ignore_errors=True)
-    Timed(scratch, save=ck.SaveEvery(optimizer_steps=10**9)).train(ms.Model(_train_cell(weights)), 1, dataset)
+    Timed(scratch, save=ck.SaveEvery(optimizer_steps=10**9)).train(ms.Model(_train_cell(weights, width)), 1, dataset)
     shutil.rmtree(scratch)
     return statistics.median(seconds[100:])
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), sys.argv[3])))
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])))

@@ -374,7 +374,7 @@ def settled(values: Values) -> Values:
 
 
 def _reference(value: Any) -> Any:
-    if isinstance(value, float | int):
+    if isinstance(value, (float, int)):  # not a union, which each micro-step would make
         return float(value)
     if not hasattr(value, "asnumpy"):
         return _number(value)

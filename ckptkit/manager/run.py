@@ -178,11 +178,13 @@ class Run:
         self.end_schedule.arrive(progress.accumulation_steps)
         if progress.at_boundary:
             self.schedule.see(progress.cycles)
-        self.schedule.begin_cycle(state, progress)
+            self.schedule.begin_cycle(state, progress)
         if not self._is_prepared:
             self._is_prepared = True
             self._setup.area.prepare(state.leaves(at_boundary=True), self._handling())
-        self._advance(progress)
+        window = self._window
+        if window is not None and window.by_slices and self.window_use != "late":
+            window.advance(progress.accumulation_steps - progress.micro_step)
         if self._hooks is not None:
             self._hooks.step(state, self._saving(state, metrics))
         handle = None
@@ -434,11 +436,6 @@ class Run:
                 raise
             self.results.end = error  # raised at the next save, in all ranks: none may leave the others alone
         self.results.collect(tolerate=tolerate)
-
-    def _advance(self, progress: Progress) -> None:
-        window = self._window
-        if window is not None and window.by_slices and self.window_use != "late":
-            window.advance(progress.accumulation_steps - progress.micro_step)
 
     @contextlib.contextmanager
     def _stalling(self) -> Iterator[None]:

@@ -74,21 +74,20 @@ class SaveSchedule:
 
     def is_due(self, progress: Progress, since: timedelta) -> bool:
         """Return whether to save now, ``since`` after the last save began; may be a collective."""
-        due = self._is_due(progress, since)
+        decide = self._due_by_clock if self._rank_sync.is_alone else self._agree_on_due
+        due = decide(progress, since)
         if self._mid_cycle == "align":
             due = due or self._waits_for_boundary
             self._waits_for_boundary = due and not progress.at_boundary
             return due and progress.at_boundary
         return due
 
-    def _is_due(self, progress: Progress, since: timedelta) -> bool:
-        """Return whether a save is due by the policy.
+    def _agree_on_due(self, progress: Progress, since: timedelta) -> bool:
+        """Return whether a save is due by the policy, in all ranks or in none.
 
         A policy that counts steps gives the same answer in every rank and needs no message. Where it reads a clock,
         rank 0 decides, at boundaries only.
         """
-        if self._rank_sync.is_alone:
-            return self._due_by_clock(progress, since)
         if self._policy.due(progress, timedelta(0)):
             return True
         if not getattr(self._policy, "by_clock", True) or not progress.at_boundary:

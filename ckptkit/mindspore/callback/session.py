@@ -136,12 +136,14 @@ class TrainingSession:
             self.manager.fence()  # before the evaluation and before every callback's on_train_epoch_end
             self.manager.pause()
             return
-        if self._stops_here(run_context):
+        stops = run_context.get_stop_requested() if run.rank_sync.is_alone else self._stops_here(run_context)
+        if stops:
             # Save now: on_train_epoch_end follows, where other callbacks treat this partial epoch as a whole one.
             self.manager.save_final(self._state)
         else:
             run.step(self._state, None)
-        self._stop_if_preempted(run_context)
+        if run.is_over:  # all ranks know it by now
+            run_context.request_stop()
 
     def end_epoch(self, params: Any, run_context: Any, *, save_evaluated: bool) -> None:
         stopping = run_context.get_stop_requested()
@@ -163,21 +165,18 @@ class TrainingSession:
             self.manager.live().heed(self._state, metrics, self._state.progress())
         else:
             self.manager.step(self._state, metrics)
-        self._stop_if_preempted(run_context)
+        if self.manager.preempted:  # all ranks know it by now
+            run_context.request_stop()
         if is_last:
             self.manager.fence()  # the others' on_train_end, such as EarlyStopping's, run before this callback's
 
-    def _stop_if_preempted(self, run_context: Any) -> None:
-        if self.manager.preempted:  # all ranks know it by now
-            run_context.request_stop()
-
     def _stops_here(self, run_context: Any) -> bool:
-        """Return whether training stops after this micro-step, in all ranks or in none.
+        """Return whether training of many ranks stops after this micro-step, in all of them or in none.
 
-        Many ranks stop only at boundaries. Until then a request to stop is held back, since `Model` would follow it at
+        They stop only at boundaries. Until then a request to stop is held back, since `Model` would follow it at
         once, in this rank alone.
         """
-        if self.manager.ranks == 1 or not self._may_stop:
+        if not self._may_stop:
             return bool(run_context.get_stop_requested())
         if self._state.progress().at_boundary:
             return self._agreed_stop(run_context)

@@ -31,7 +31,7 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.observe.data_changes import DataChanges
-from ckptkit.mindspore.observe.kinds import MOST_ITEMS, OUTSIDE
+from ckptkit.mindspore.observe.kinds import MOST_ITEMS, OUTSIDE, Known
 from ckptkit.mindspore.observe.liveness import gathers
 from ckptkit.mindspore.observe.outside import Outside
 from ckptkit.mindspore.observe.packing import CannotPackError, Packer, Unpacker, has_content, refilled, signature_of
@@ -212,7 +212,7 @@ class Observer:
             self._look_at_changes(at_batch=False)
         reached = self._reach()
         places = Places(reached, [*users_frames(frame), *self._roots.generators()])
-        packer, slots = self._packer(places), []
+        packer, slots = self._packer(reached.known, places), []
         at = {(node.key, False): node for node in self._nodes.values()}
         at |= {(node.home.path, True): node for node in self._nodes.values() if node.home is not None}
         ended = self._of_epochs - {*map(label_of, users_frames(frame))}  # their variables are gone
@@ -362,7 +362,9 @@ class Observer:
         if self._is_ignored(node):
             return ""
         try:
-            self._packer(Places(self._reach(), users_frames(sys._getframe(1)))).slot(node.value, is_content=is_content)
+            reached = self._reach()
+            places = Places(reached, users_frames(sys._getframe(1)))
+            self._packer(reached.known, places).slot(node.value, is_content=is_content)
         except CannotPackError as error:
             return str(error)
         key = node.home.path if is_content and node.home else node.key
@@ -370,9 +372,7 @@ class Observer:
         self._slots[key, is_content] = Slot(chain, is_content, _label(node))
         return ""
 
-    def _packer(self, places: Places) -> Packer:
-        known = self._reach().known
-
+    def _packer(self, known: Known, places: Places) -> Packer:
         def reference(value: Any) -> Any:
             """Return how the next process reaches an object that it has too."""
             kind: Any = type(value)

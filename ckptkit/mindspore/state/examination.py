@@ -6,6 +6,7 @@ is refused if ``strict`` is set, and otherwise logged as a warning. Main thread 
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import types
@@ -218,20 +219,15 @@ class Examination:
         cells = sources.every_cell
         position = sources.position
         batches = sources.batches
-        known = Known(parameters=dict(sources.tensors()))
-        known.stored.update(map(id, known.parameters.values()))
+        known = Known(parameters=sources.tensors())
+        known.stored.update(known.names)
         for cell in cells:
             if hasattr(cell, "param_groups"):  # the groups of an experimental optimizer
                 known.parts.setdefault(id(cell), set()).add("param_groups")
         given = [(name, value) for name, value in sources.given.items() if not self._add_stored(name, value, known)]
         if batches is not None:
             known.stored.update(map(id, (batches, *batches.iterators())))
-        data: list[Any] = []
-        read_again = self._data_read_again()
-        if isinstance(read_again, ds.Dataset):  # of a pipeline, the user's objects in it
-            data = [owner_of(code) or code for _, code, _ in code_of_data(read_again)]
-        elif read_again is not None:
-            data = [read_again]
+        data = [*self._objects_of_data]
         if sources.loader is not None:
             data.append(sources.loader)
         return Reached(
@@ -248,6 +244,14 @@ class Examination:
             epochs=None if batches is None else batches.epochs,
             batches=() if batches is None else batches.iterators(),
         )
+
+    @functools.cached_property
+    def _objects_of_data(self) -> list[Any]:
+        """The data that are read again; of a pipeline, which stays as it was made, the user's objects in it."""
+        read_again = self._data_read_again()
+        if isinstance(read_again, ds.Dataset):
+            return [owner_of(code) or code for _, code, _ in code_of_data(read_again)]
+        return [] if read_again is None else [read_again]
 
     def _add_stored(self, name: str, value: Any, known: Known) -> bool:
         """Add what checkpoints store of an object given by name; return whether nothing of it is left to observe."""

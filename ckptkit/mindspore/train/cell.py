@@ -234,13 +234,14 @@ class AccumulationTrainCell(nn.Cell):
 
     def refuse_half_done(self) -> None:
         """Raise ResumeError if the last call did not return: the parameters may have a part of its micro-step."""
+        if self._interrupted is None:
+            return
         self._refuse_unknown()
-        if self._interrupted is not None:
-            raise ResumeError(
-                f"the last call of this {type(self).__name__} raised in its forward or backward pass, and its "
-                "parameters may have a part of that micro-step, such as running statistics. This state is not saved. "
-                "Restore a checkpoint, or train on: after a complete micro-step the state is saved, with that part"
-            )
+        raise ResumeError(
+            f"the last call of this {type(self).__name__} raised in its forward or backward pass, and its "
+            "parameters may have a part of that micro-step, such as running statistics. This state is not saved. "
+            "Restore a checkpoint, or train on: after a complete micro-step the state is saved, with that part"
+        )
 
     def __call__(self, *inputs: Any) -> Any:
         """Run one micro-step over one micro-batch and return its loss, unscaled."""
