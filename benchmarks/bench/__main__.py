@@ -33,7 +33,7 @@ from typing import Any
 
 from benchmarks.environments import python_of
 
-from . import growth, machine, micro_step, stall, training, transfer
+from . import growth, machine, micro_step, own_callback, stall, training, transfer
 from .measurement import CHECKOUT
 from .options import Options
 from .systems import MODULES
@@ -58,6 +58,7 @@ BENCHMARKS: dict[str, ModuleType | SimpleNamespace] = {
     "training": training,
     "growth": growth,
     "micro_step": micro_step,
+    "own_callback": own_callback,
     "transfer": transfer,
     "positioning": SimpleNamespace(run=run_positioning, tables=lambda found: found["table"], __doc__="Positioning."),
 }
