@@ -1,7 +1,7 @@
 """Positions a Python iterable inside training, by its own state or by counting.
 
 An iterable without a state is iterated again from its beginning, with the global generators as they were then, and must
-give the same batches. One with a state is put before the last trained batch and read (`Continuation`).
+give the same batches. One with a state is put before the last trained batch and read.
 
 Guarantees: a batch counts once it was delivered. Its digest is taken right then, before other code can change the batch
 in place. A state is taken before each batch and at each save, so that it has what the loop told the iterable; what is
@@ -16,7 +16,7 @@ import itertools
 import logging
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ckptkit.core.text import listed
@@ -197,7 +197,7 @@ class IterablePosition:
                 raise ResumeError(words)
             if generators is not None:
                 self._tell_of_same_state(before, generators)
-            self._tell_of_length(epoch, batch_in_epoch)
+            self._length = batch_in_epoch
             iterator = None
             epoch, batch_in_epoch = epoch + 1, 0
             self._place = (epoch, 0)
@@ -234,16 +234,6 @@ class IterablePosition:
                 *(self._kind, self._delivered - 1),
             )
 
-    def _tell_of_length(self, epoch: int, batches: int) -> None:
-        """Warn if an epoch had another length than the last; only a resume shows whether the state has that."""
-        if self._has_state and self._length not in (None, batches):
-            self._warn_once(
-                "the %s gave %d batches in epoch %d and %d in the epoch before. A resume gives as many only if "
-                "state_dict() holds what decides that: `ckptkit doctor` proves it",
-                *(self._kind, batches, epoch, self._length),
-            )
-        self._length = batches
-
     def _warn_once(self, words: str, *values: Any) -> None:
         if words not in self._warned:
             self._warned.add(words)
@@ -267,12 +257,96 @@ class IterablePosition:
             )
 
     def _continued(self) -> Iterator[Any] | None:
-        return Continuation(
-            *(self._iterable, self._before, self._state, self._probe),
-            batch=self._place[1],
-            size=self.size,
-            delivered=self._delivered,
-        ).iterator()
+        """Return an iterator past all trained batches; None at the beginning of an epoch.
+
+        If the iterable gives the last trained batch and stands then as it did at the save, reading goes on. If the loop
+        has told it something since, the state of the save is loaded. A state that is behind is refused, any other doubt
+        is logged. A value that ``load_state_dict()`` does not restore, such as a time, decides nothing. An iterator
+        that is given up is closed before a state is loaded, so that its ``finally`` changes nothing later.
+        """
+        size = self.size  # or more, where the iterable has grown since
+        if self._probe is None:
+            return self._from_state(size)
+        ends = False
+        self._load(self._state)
+        loaded = self._own_state()
+        generators = capture_host_rng()
+        iterator, last = self._read_again()
+        if host_rng_drawn(generators):
+            _log.warning(
+                "the %s draws from the global generators of `random` or `numpy.random`, so ckptkit cannot check "
+                "that its state_dict() holds its position",
+                self._kind,
+            )
+        elif not self._is_probe(last):
+            self._refuse_behind(iterator)
+            self._doubt()
+        elif self._is_as_saved(loaded):
+            return iterator if self._place[1] else None
+        else:
+            ends = size is None and next(iterator, _END) is _END
+        _close(iterator)
+        restore_host_rng(generators)
+        return self._from_state(size, ends=ends)
+
+    def _load(self, state: Any) -> None:
+        self._iterable.load_state_dict(copy.deepcopy(state))
+
+    def _read_again(self) -> tuple[Iterator[Any], Any]:
+        """Return an iterator that began before the last trained batch, and that batch."""
+        self._load(self._before)
+        iterator = iter(self._iterable)
+        last = next(iterator, _END)
+        return iterator, _END if self._place[1] == 0 and next(iterator, _END) is not _END else last
+
+    def _is_probe(self, batch: Any) -> bool:
+        return batch is not _END and digest_of(batch) == self._probe
+
+    def _is_as_saved(self, loaded: Any) -> bool:
+        """Return whether the iterable has each value of the state that a load restores; ``loaded`` tells which."""
+        now, saved = self._iterable.state_dict(), self._state
+        if digest_of([now]) == digest_of([saved]):
+            return True
+        if not all(isinstance(state, Mapping) for state in (now, loaded, saved)):
+            return False
+        restored = [name for name in saved if digest_of([loaded.get(name)]) == digest_of([saved[name]])]
+        return bool(restored) and all(digest_of([now.get(name)]) == digest_of([saved[name]]) for name in restored)
+
+    def _from_state(self, size: int | None, *, ends: bool = False) -> Iterator[Any] | None:
+        """Load the state of the save; return an iterator over what it leaves of the epoch."""
+        self._load(self._state)
+        if not self._place[1]:
+            return None
+        ends = ends or (size is not None and self._place[1] == max(size, len(self._iterable)))
+        return self._end_of_epoch() if ends else iter(self._iterable)
+
+    def _end_of_epoch(self) -> Iterator[Any]:
+        """Do what the iterable does after the last batch; only when it is asked, with the generators of training."""
+        generators, state = capture_host_rng(), self._state
+        rest = iter(self._iterable)
+        if next(rest, _END) is not _END:  # it begins the next epoch at once, which comes later
+            _close(rest)
+            restore_host_rng(generators)
+            self._load(state)
+        yield from ()
+
+    def _refuse_behind(self, following: Iterator[Any]) -> None:
+        """Raise ResumeError if the last trained batch is yet to come; finding it is proof, not finding it is not."""
+        if any(map(self._is_probe, itertools.islice(following, _MOST_BEHIND))):
+            raise ResumeError(
+                f"state_dict() of the {self._kind} was behind: from its state before batch {self._delivered - 1}, "
+                "that batch comes later, so batches would be trained twice. It may count a batch only when the next "
+                "one is requested: count it before the `yield`, and start under another root"
+            )
+
+    def _doubt(self) -> None:
+        _log.warning(
+            "The resumed run may not be bit-exact: from its state before the last trained batch, the %s gives a "
+            "different batch %d than the one that was trained. %s This is correct if its batches depend on what "
+            "training has told it since. If state_dict() counts batches that were read ahead, or the data changed, "
+            "the resume skips batches",
+            *(self._kind, self._delivered - 1, drawn_at_start()),
+        )
 
     def _replayed(self) -> Iterator[Any] | None:
         """Return an iterator past all trained batches, by a replay; None at the beginning of an epoch."""
@@ -304,111 +378,6 @@ class IterablePosition:
                 "(ckptkit.data.sample_rng) or be in state_dict() and load_state_dict()"
             )
         return iterator if self._place[1] else None
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """Continues an iterable that has a state of its own from the state in a checkpoint.
-
-    If it gives the last trained batch and stands then as it did at the save, reading goes on. If the loop has told it
-    something since, the state of the save is loaded. A state that is behind is refused, any other doubt is logged. A
-    value that ``load_state_dict()`` does not restore, such as a time, decides nothing. An iterator that is given up is
-    closed before a state is loaded, so that its ``finally`` changes nothing later.
-    """
-
-    iterable: Any
-    before: Any  # its state before the last trained batch
-    state: Any  # its state at the save
-    probe: str | None  # digest of that batch, if it is known
-    batch: int  # batches of the epoch that were given; 0 at its beginning
-    size: int | None  # batches of an epoch, or more where the iterable has grown since; None if that is not known
-    delivered: int  # batches since epoch 0
-
-    def iterator(self) -> Iterator[Any] | None:
-        """Return an iterator past all trained batches; None at the beginning of an epoch."""
-        if self.probe is None:
-            return self._from_state()
-        ends = False
-        self.iterable.load_state_dict(copy.deepcopy(self.state))
-        loaded = copy.deepcopy(self.iterable.state_dict())
-        generators = capture_host_rng()
-        iterator, last = self._read_again()
-        if host_rng_drawn(generators):
-            _log.warning(
-                "the %s draws from the global generators of `random` or `numpy.random`, so ckptkit cannot check "
-                "that its state_dict() holds its position",
-                self._kind,
-            )
-        elif not self._is_probe(last):
-            self._refuse_behind(iterator)
-            self._doubt()
-        elif self._is_as_saved(loaded):
-            return iterator if self.batch else None
-        else:
-            ends = self.size is None and next(iterator, _END) is _END
-        _close(iterator)
-        restore_host_rng(generators)
-        return self._from_state(ends=ends)
-
-    @property
-    def _kind(self) -> str:
-        return type(self.iterable).__qualname__
-
-    def _read_again(self) -> tuple[Iterator[Any], Any]:
-        """Return an iterator that began before the last trained batch, and that batch."""
-        self.iterable.load_state_dict(copy.deepcopy(self.before))
-        iterator = iter(self.iterable)
-        last = next(iterator, _END)
-        return iterator, _END if self.batch == 0 and next(iterator, _END) is not _END else last
-
-    def _is_probe(self, batch: Any) -> bool:
-        return batch is not _END and digest_of(batch) == self.probe
-
-    def _is_as_saved(self, loaded: Any) -> bool:
-        """Return whether the iterable has each value of the state that a load restores; ``loaded`` tells which."""
-        now = self.iterable.state_dict()
-        if digest_of([now]) == digest_of([self.state]):
-            return True
-        if not all(isinstance(state, Mapping) for state in (now, loaded, self.state)):
-            return False
-        restored = [name for name in self.state if digest_of([loaded.get(name)]) == digest_of([self.state[name]])]
-        return bool(restored) and all(digest_of([now.get(name)]) == digest_of([self.state[name]]) for name in restored)
-
-    def _from_state(self, *, ends: bool = False) -> Iterator[Any] | None:
-        """Load the state of the save; return an iterator over what it leaves of the epoch."""
-        self.iterable.load_state_dict(copy.deepcopy(self.state))
-        if not self.batch:
-            return None
-        ends = ends or (self.size is not None and self.batch == max(self.size, len(self.iterable)))
-        return self._end_of_epoch() if ends else iter(self.iterable)
-
-    def _end_of_epoch(self) -> Iterator[Any]:
-        """Do what the iterable does after the last batch; only when it is asked, with the generators of training."""
-        generators = capture_host_rng()
-        rest = iter(self.iterable)
-        if next(rest, _END) is not _END:  # it begins the next epoch at once, which comes later
-            _close(rest)
-            restore_host_rng(generators)
-            self.iterable.load_state_dict(copy.deepcopy(self.state))
-        yield from ()
-
-    def _refuse_behind(self, following: Iterator[Any]) -> None:
-        """Raise ResumeError if the last trained batch is yet to come; finding it is proof, not finding it is not."""
-        if any(map(self._is_probe, itertools.islice(following, _MOST_BEHIND))):
-            raise ResumeError(
-                f"state_dict() of the {self._kind} was behind: from its state before batch {self.delivered - 1}, "
-                "that batch comes later, so batches would be trained twice. It may count a batch only when the next "
-                "one is requested: count it before the `yield`, and start under another root"
-            )
-
-    def _doubt(self) -> None:
-        _log.warning(
-            "The resumed run may not be bit-exact: from its state before the last trained batch, the %s gives a "
-            "different batch %d than the one that was trained. %s This is correct if its batches depend on what "
-            "training has told it since. If state_dict() counts batches that were read ahead, or the data changed, "
-            "the resume skips batches",
-            *(self._kind, self.delivered - 1, drawn_at_start()),
-        )
 
 
 def _close(iterator: Iterator[Any]) -> None:
