@@ -72,7 +72,13 @@ class Detached:
         if mode_in_force() != "GRAPH":
             moved = sorted(parameter.name for parameter, address in self._bound if parameter.data_ptr() != address)
             if moved:
-                raise ResumeError(_words([f"{self._prefix}{name}" for name in moved]))
+                raise ResumeError(
+                    f"{some([f'{self._prefix}{name}' for name in moved])} got new memory after the first update "
+                    "(set_data, assign_value or load_param_into_net). In PYNATIVE_MODE, MindSpore's optimizer "
+                    "continues with the old memory: its updates do not see the new value, but those of a resumed run "
+                    "would, so no resume could be exact. Use ops.assign(parameter, value) instead, and continue from "
+                    "an earlier checkpoint"
+                )
 
 
 def detached_of(cells: Sequence[nn.Cell], given: Mapping[str, object]) -> list[Detached]:
@@ -94,28 +100,6 @@ def _updates_of(cell: nn.Optimizer | AccumulationTrainCell) -> int:
     return cell.counters.updates if isinstance(cell, AccumulationTrainCell) else int(cell.global_step.asnumpy().item())
 
 
-class Addresses:
-    def __init__(self, tensors: Callable[[], Mapping[str, ms.Tensor]]) -> None:
-        self._tensors = tensors
-        self._seen: dict[str, int] = {}
-
-    def moved(self) -> set[str]:
-        """Return the names of tensors whose address changed since the last call, where they stay in place: on CPU."""
-        now = {name: tensor.data_ptr() for name, tensor in self._tensors().items()} if can_be_live() else {}
-        moved = {name for name, address in self._seen.items() if now.get(name) != address}
-        self._seen = now
-        return moved
-
-
-def _words(names: Sequence[str]) -> str:
-    return (
-        f"{some(names)} got new memory after the first update (set_data, assign_value or load_param_into_net). In "
-        "PYNATIVE_MODE, MindSpore's optimizer continues with the old memory: its updates do not see the new value, but "
-        "those of a resumed run would, so no resume could be exact. Use ops.assign(parameter, value) instead, and "
-        "continue from an earlier checkpoint"
-    )
-
-
 def is_compiled(function: object) -> bool:
     # The module of MindSpore that makes them; if it moves, `test_memory_that_no_update_sees_fails_the_save` does.
     is_jit = type(function) is types.FunctionType and function.__globals__.get("__name__") in _JIT_MODULES
@@ -123,18 +107,23 @@ def is_compiled(function: object) -> bool:
 
 
 class CompiledMemory:
-    def __init__(self, parameters: CellParameters, cells: Sequence[nn.Cell], moved: Callable[[], set[str]]) -> None:
+    def __init__(
+        self, parameters: CellParameters, cells: Sequence[nn.Cell], tensors: Callable[[], Mapping[str, ms.Tensor]]
+    ) -> None:
         self._parameters = parameters
-        self._moved = moved
+        self._tensors = tensors
         self._by_function = not any(optimizers_of([cell]) and not isinstance(cell, nn.Optimizer) for cell in cells)
-        self._has_begun = False
+        self._at_first: dict[str, int] | None = None  # addresses after the first micro-step
         self._told_of_buffers = self._told_of_parameters = False
 
     def first_step_ended(self) -> None:
         """Note where the parameters are, at the first call: the step has been compiled."""
-        if not self._has_begun:
-            self._has_begun = True
-            self._moved()
+        if self._at_first is None:
+            self._at_first = self._addresses()
+
+    def _addresses(self) -> dict[str, int]:
+        # Only on CPU do they stay in place.
+        return {name: tensor.data_ptr() for name, tensor in self._tensors().items()} if can_be_live() else {}
 
     def doubts(self, leaves: Sequence[Leaf], *, compiled: bool) -> list[tuple[str, bool]]:
         """Return what a resumed run has otherwise, given ``leaves`` taken just now; each with whether that is certain.
@@ -152,8 +141,9 @@ class CompiledMemory:
                 "train in PYNATIVE mode"
             )
             doubts.append((doubt, True))
-        if (compiled or (is_graph and self._by_function)) and not self._told_of_parameters and self._has_begun:
-            moved = sorted(self._moved())
+        if (compiled or (is_graph and self._by_function)) and not self._told_of_parameters and self._at_first:
+            now = self._addresses()
+            moved = sorted(name for name, address in self._at_first.items() if now.get(name) != address)
             if moved:
                 self._told_of_parameters = True
                 doubt = (

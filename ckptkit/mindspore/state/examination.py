@@ -35,7 +35,7 @@ from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of, 
 from ckptkit.mindspore.observe.users import is_users_class
 from ckptkit.mindspore.observe.walk import Walk
 from ckptkit.mindspore.parameters.apply import mode_in_force
-from ckptkit.mindspore.parameters.memory import Addresses, CompiledMemory
+from ckptkit.mindspore.parameters.memory import CompiledMemory
 from ckptkit.mindspore.parameters.roles import warn_if_no_weight_changes
 from ckptkit.mindspore.state.holders import GeneratorHolder, NamedAttributes, ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -53,7 +53,7 @@ class Examination:
         self._sources = sources
         self._strict = strict
         self._judged: tuple[Finding, ...] | None = None
-        self._memory = CompiledMemory(sources.parameters, sources.cells, Addresses(sources.tensors).moved)
+        self._memory = CompiledMemory(sources.parameters, sources.cells, sources.tensors)
         self._callbacks: list[object] = []
         self._begins = False  # the run, and does not go on
         self._has_saved = False
