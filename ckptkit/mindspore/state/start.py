@@ -192,7 +192,13 @@ class Start:
         sources.shared_memory.restore(self._shared)
         changed = sources.parameters.read_again_from(self._restored)
         user = decoded(self._restored)["user"]
-        self._restore_objects(self._restored, user, lambda name, stateful: stateful.load_state_dict(user[name]))
+
+        def give(name: str, stateful: Stateful) -> None:
+            # A loader that takes its state when it is iterated next would take it twice.
+            if digests_by_place(stateful.state_dict()) != digests_by_place(user[name]):
+                stateful.load_state_dict(user[name])
+
+        self._restore_objects(self._restored, user, give)
         clear_half_restored(sources.every_cell)
         sources.put_back()
         self.random_state()

@@ -65,3 +65,53 @@ def test_change_before_the_loop_is_undone_and_named(tmp_path, caplog, change):
     assert resumed.level == whole.level
     words = "hidden.weight, out.weight: restored to the value at the save"
     assert [words in text for text in caplog.messages].count(True) == (change is change_all)
+
+
+class Beside:
+    """Takes a loaded state when it is iterated next, and begins the next epoch then."""
+
+    size = 4
+
+    def __init__(self):
+        self.at, self.loaded = [0, 0], None
+
+    def __iter__(self):
+        if self.loaded is not None:
+            self.at, self.loaded = self.loaded, None
+        elif self.at[1] == self.size:
+            self.at = [self.at[0] + 1, 0]
+        return self._left()
+
+    def _left(self):
+        while self.at[1] < self.size:
+            self.at = [self.at[0], self.at[1] + 1]
+            yield self.at
+
+    def state_dict(self):
+        return {"at": self.at if self.loaded is None else self.loaded}
+
+    def load_state_dict(self, state):
+        self.loaded = state["at"]
+
+
+def test_loader_iterated_before_the_loop_takes_its_state_once(tmp_path):
+    def train(root, until):
+        begin_process()
+        cell, beside, given = accumulation_cell(2).set_train(), Beside(), []
+        batches = ck.data.resumable(pipeline(), epochs=2)
+        state = ck.StateManager(cell, batches, beside=beside, training=ck.Training(ignore=["*"]))
+        with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2)) as manager:
+            manager.restore(state)
+            left = iter(beside)
+            for batch in batches:
+                if beside.at[1] == beside.size:
+                    left = iter(beside)
+                given.append(next(left))
+                cell(*batch)
+                manager.step(state)
+                if cell.counters.micro_steps == until:
+                    break
+        return given
+
+    expected = train(tmp_path / "whole", 9)
+    assert train(tmp_path / "cut", 3) + train(tmp_path / "cut", 9)[1:] == expected
