@@ -341,7 +341,7 @@ class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
                 f"the loop goes on after epoch {loop.epoch} without {many(self._left, 'batch', 'batches')} of it, and "
                 "no resume would be exact. Shorten the dataset with take(), or call run.stop(reason) before the break"
             )
-        self._state.examination.note_place(is_within_epoch=False)
+        self._state.examination.note_place()
         if self._takes_first:
             self._taken = [next(self._bodies)]
         self._takes_first = True
@@ -366,7 +366,7 @@ class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
         loop, is_first = self._loop, not self._is_given
         self._is_given = True
         if is_first:
-            self._state.examination.note_place(is_within_epoch=True)
+            self._state.examination.note_place()
         elif not self._left or loop._is_stopping:
             loop.fence()
             raise StopIteration

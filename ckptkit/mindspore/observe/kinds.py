@@ -18,6 +18,7 @@ import functools
 import gc
 import inspect
 import io
+import logging
 import os
 import random
 import sys
@@ -46,7 +47,7 @@ from ckptkit.mindspore.observe.attributes import (
     unwrapped,
 )
 from ckptkit.mindspore.observe.frame_variables import variables_of
-from ckptkit.mindspore.observe.liveness import code_names, live_names, looped_global_names
+from ckptkit.mindspore.observe.liveness import code_names, live_names
 from ckptkit.mindspore.observe.paths import Root, Step
 from ckptkit.mindspore.observe.users import (
     is_installed,
@@ -232,11 +233,11 @@ def globals_of(
 ) -> Iterator[tuple[Root, Any]]:
     """Yield the variables of a module, and of the user's modules in it, that code with these names reads."""
     if "globals" in names or ("sys" in names and "modules" in attributes):
-        names = [name for name in module if not name.startswith("__")]
+        names = module.keys()
     owner = str(module.get("__name__"))
     for name in sorted(names):
         value: Any = module.get(name)
-        if name not in module:
+        if name not in module or name.startswith("__"):
             continue
         if not issubclass(type(value), types.ModuleType):
             yield Root("global", owner, name), value
@@ -373,10 +374,13 @@ def _parts_of_function(function: types.FunctionType) -> Parts:
     own = vars(function)
     if type(own.get("__wrapped__")) in (types.FunctionType, CACHED):
         yield Step("inner", ""), own["__wrapped__"]
+    is_own = is_users_function(function)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # an empty cell
-            yield Step("closure", name), cell.cell_contents
-    if is_users_function(function):
+            kind: Any = type(cell.cell_contents)
+            if is_own or is_users_class(kind) or library_of(kind) in ("builtins", "functools", "mindspore"):
+                yield Step("closure", name), cell.cell_contents
+    if is_own:
         yield from ((Step("default", index), value) for index, value in enumerate(function.__defaults__ or ()))
         yield from ((Step("part", f"({name})"), value) for name, value in (function.__kwdefaults__ or {}).items())
         yield from _attributes((name, part) for name, part in own.items() if name != "__wrapped__")
@@ -425,11 +429,8 @@ def _described_generator(value: Any, known: Known) -> tuple[str, Parts]:
     if not is_users_frame(frame):
         return "generator at 0", parts
     variables = variables_of(frame)
-    parts += [
-        (Step("part", f".{name}"), variables[name])
-        for name in sorted(live_names(frame, everywhere=True) & variables.keys())
-    ]
-    parts += globals_of(frame.f_globals, looped_global_names(frame), ())
+    parts += [(Step("part", f".{name}"), variables[name]) for name in sorted(live_names(frame) & variables.keys())]
+    parts += globals_of(frame.f_globals, code_names(frame.f_code)[0], ())
     return f"generator at {frame.f_lasti}", parts
 
 
@@ -487,6 +488,8 @@ def _text_of_class(kind: Any) -> str:
 def _parts_of_object(value: Any, known: Known) -> Parts:
     kind: Any = type(value)
     attributes = [*attributes_of(value)]
+    if issubclass(kind, logging.Logger) and not is_users_class(kind):  # its manager has all others
+        attributes = [(name, part) for name, part in attributes if name in ("level", "handlers", "filters")]
     for name, part in attributes:
         if not (name[:2] == "__" or known.stores(value, name) or _is_setting(kind, name, part)):
             yield Step("attribute", name), part

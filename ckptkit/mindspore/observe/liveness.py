@@ -11,8 +11,7 @@ import functools
 import inspect
 import re
 import types
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _ENDS |= {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE"}
@@ -28,61 +27,41 @@ _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 Access: TypeAlias = tuple[str, str, str]  # LOAD, STORE or DELETE; the scope; the name
 
 
-def live_names(
-    frame: types.FrameType,
-    *,
-    read_elsewhere: frozenset[str] = frozenset(),
-    everywhere: bool = False,
-    with_operands: bool = True,
-) -> frozenset[str]:
-    """Return the names that the continuation of a frame reads, in a loop, before it writes them.
+def live_names(frame: types.FrameType, *, read_elsewhere: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Return the names that the continuation of a frame reads before it writes them.
 
     What the statement under way has read already counts as read: it lies on the value stack.
 
     Args:
         frame: A suspended frame.
-        read_elsewhere: Names of the module that other functions read. Any call in a loop of the module may read them.
-        everywhere: Counts reads outside of loops too.
-        with_operands: Counts `operand_names`, too.
+        read_elsewhere: Names of the module that other functions read. Any call in the module may read them.
     """
     code = frame.f_code
     flow = _flow_of(code)
     index = flow.index_before(frame.f_lasti)
     is_function = code.co_flags & inspect.CO_OPTIMIZED
     shared = frozenset(code.co_cellvars) if is_function else read_elsewhere.intersection(code.co_names)
-    live = _live_before(code, shared, everywhere)
-    operands = operand_names(frame) if with_operands else frozenset[str]()
-    names = operands.union(*(live[at] for at in (*flow.following[index], *flow.handlers[index])))
+    live = _live_before(code, shared)
+    names = operand_names(frame).union(*(live[at] for at in (*flow.following[index], *flow.handlers)))
     is_call = flow.instructions[index].opname.startswith(_CALLS)  # which is under way, and may still read
-    return names | shared if is_call and (everywhere or index in flow.looped) else names
+    return names | shared if is_call else names
 
 
 def operand_names(frame: types.FrameType) -> frozenset[str]:
     """Return the names that the statement under way has read already.
 
     To set such a variable now does not change what this statement computes: ``total += step(next(batches))`` has
-    loaded ``total`` before it asks for a batch. A statement with a condition within it is followed back to that.
+    loaded ``total`` before it asks for a batch.
     """
     flow = _flow_of(frame.f_code)
     last = flow.index_before(frame.f_lasti)
     names = set[str]()
     for index in range(last - 1, -1, -1) if flow.instructions[last].opname != "FOR_ITER" else ():
-        is_walrus = flow.instructions[max(index - 1, 0)].opname in ("COPY", "DUP_TOP")
-        for action, _, name in reversed(flow.accesses[index]):
-            if action == "LOAD":
-                names.add(name)
-            elif not is_walrus:
-                return frozenset(names)
         instruction = flow.instructions[index]
-        if instruction.opcode in _JUMPS or (instruction.opname.startswith(_STATEMENT_ENDS) and not is_walrus):
+        if instruction.opcode in _JUMPS or instruction.opname.startswith(_STATEMENT_ENDS):
             break
+        names.update(name for _, _, name in flow.accesses[index])
     return frozenset(names)
-
-
-def in_loop(frame: types.FrameType) -> bool:
-    """Return whether the instruction at which a frame stands may run again in this call."""
-    flow = _flow_of(frame.f_code)
-    return flow.index_before(frame.f_lasti) in flow.looped
 
 
 def gathers(frame: types.FrameType) -> bool:
@@ -108,15 +87,6 @@ def gathers(frame: types.FrameType) -> bool:
 def _instruction_of(frame: types.FrameType) -> dis.Instruction:
     flow = _flow_of(frame.f_code)
     return flow.instructions[flow.index_before(frame.f_lasti)]
-
-
-def looped_global_names(frame: types.FrameType) -> frozenset[str]:
-    """Return the names of the module that the loops of a frame read, and what is defined in these loops."""
-    flow = _flow_of(frame.f_code)
-    accesses = [access for index in flow.looped for access in flow.accesses[index]]
-    names = frozenset(name for action, scope, name in accesses if action == "LOAD" and scope in _OF_MODULES)
-    constants = (flow.instructions[index].argval for index in flow.looped)
-    return names.union(*(code_names(code)[0] for code in constants if isinstance(code, types.CodeType)))
 
 
 def for_targets(code: types.CodeType) -> frozenset[str]:
@@ -155,16 +125,15 @@ class _Flow:
 
     def __init__(self, code: types.CodeType) -> None:
         bytecode = dis.Bytecode(code)
-        self.instructions = [
-            instruction for instruction in bytecode if instruction.opname not in ("CACHE", "EXTENDED_ARG")
-        ]
-        self._offsets = [instruction.offset for instruction in self.instructions]
-        self.accesses = [_accesses_of(instruction) for instruction in self.instructions]
+        self.instructions = [step for step in bytecode if step.opname not in ("CACHE", "EXTENDED_ARG")]
+        self._offsets = [step.offset for step in self.instructions]
+        self.accesses = [_accesses_of(step) for step in self.instructions]
         self.following = [self._following_of(index) for index in range(len(self._offsets))]
-        self._without_swallowed_errors()
-        entries = getattr(bytecode, "exception_entries", None)  # none before Python 3.11, which has a block stack
-        self.handlers = self._handlers_by_blocks() if entries is None else self._handlers_by_table(entries)
-        self.looped = _on_cycles([[*next_, *to] for next_, to in zip(self.following, self.handlers, strict=True)])
+        # Where an error may lead to, wherever it is raised; before Python 3.11, instructions tell.
+        targets = [entry.target for entry in getattr(bytecode, "exception_entries", ())]
+        blocks = [step for step in self.instructions if step.opcode in _JUMPS and step.opname.startswith("SETUP_")]
+        targets += [step.argval for step in blocks]
+        self.handlers = [*{self._index_from(target) for target in targets}]
 
     def index_before(self, offset: int) -> int:
         """Return the last instruction that begins at or before an offset, which may lie in its cache."""
@@ -174,85 +143,40 @@ class _Flow:
         return min(bisect.bisect_left(self._offsets, offset), len(self._offsets) - 1)
 
     def _following_of(self, index: int) -> list[int]:
-        instruction = self.instructions[index]
-        following = []
-        if instruction.opname not in _ENDS and index + 1 < len(self._offsets):
-            following.append(index + 1)
-        if instruction.opcode in _JUMPS and not instruction.opname.startswith("SETUP_"):
-            following.append(self._index_from(instruction.argval))
+        step = self.instructions[index]
+        following = [index + 1] if step.opname not in _ENDS and index + 1 < len(self._offsets) else []
+        if step.opcode in _JUMPS and not step.opname.startswith("SETUP_"):
+            following.append(self._index_from(step.argval))
+        if index and self.instructions[index - 1].opname == "WITH_EXCEPT_START":
+            following = following[:1]  # as if no ``with`` statement swallowed errors: nothing behind would be assigned
         return following
-
-    def _without_swallowed_errors(self) -> None:
-        """Let errors pass all ``with`` statements: behind one that swallows them nothing would be assigned."""
-        for index, instruction in enumerate(self.instructions):
-            if instruction.opname == "WITH_EXCEPT_START":
-                rest = range(index, len(self._offsets))
-                branch = next(at for at in rest if self.instructions[at].opname.endswith("IF_TRUE"))
-                self.following[branch] = [branch + 1]
-
-    def _handlers_by_table(self, entries: Iterable[Any]) -> list[list[int]]:
-        handlers: list[list[int]] = [[] for _ in self._offsets]
-        for entry in entries:
-            for index in range(self._index_from(entry.start), bisect.bisect_left(self._offsets, entry.end)):
-                handlers[index].append(self._index_from(entry.target))
-        return handlers
-
-    def _handlers_by_blocks(self) -> list[list[int]]:
-        blocks: dict[int, tuple[int, ...]] = {}
-        waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]
-        while waiting:
-            index, stack = waiting.pop()
-            if index in blocks:
-                continue
-            blocks[index] = stack
-            instruction = self.instructions[index]
-            if instruction.opname == "POP_BLOCK":
-                stack = stack[:-1]
-            elif instruction.opname.startswith("SETUP_") and instruction.opcode in _JUMPS:
-                handler = self._index_from(instruction.argval)
-                waiting.append((handler, stack))
-                stack = (*stack, handler)
-            waiting.extend((following, stack) for following in self.following[index])
-        return [[*blocks.get(index, ())[-1:]] for index in range(len(self._offsets))]
 
 
 @functools.lru_cache(maxsize=4096)
-def _live_before(code: types.CodeType, shared: frozenset[str], everywhere: bool) -> list[frozenset[str]]:
+def _live_before(code: types.CodeType, shared: frozenset[str]) -> list[frozenset[str]]:
     """Return the names that are live before each instruction if any call may read the shared ones."""
     flow = _flow_of(code)
     reads, writes = [], []
-    for index, instruction in enumerate(flow.instructions):
+    for instruction, accesses in zip(flow.instructions, flow.accesses, strict=True):
         read, written, constant = set[str](), set[str](), instruction.argval
-        for action, _, name in flow.accesses[index]:
+        for action, _, name in accesses:
             (written if action != "LOAD" else read).update({name} - written)
         if isinstance(constant, types.CodeType):  # a function that is made here and called
             read |= code_names(constant)[0].union(constant.co_freevars)
         elif instruction.opname.startswith(_CALLS):
             read |= shared
-        reads.append(frozenset(read if everywhere or index in flow.looped else ()))
+        reads.append(read)
         writes.append(written)
-    live, is_stable = reads[:], False
+    live, is_stable = [frozenset(read) for read in reads], False
     while not is_stable:
         is_stable = True
+        in_handlers = frozenset[str]().union(*(live[at] for at in flow.handlers))
         for index in range(len(live) - 1, -1, -1):
             after = frozenset[str]().union(*(live[at] for at in flow.following[index])) - writes[index]
-            before = reads[index].union(after, *(live[at] for at in flow.handlers[index]))
+            before = after.union(reads[index], in_handlers)
             is_stable &= before == live[index]
             live[index] = before
     return live
 
 
 _flow_of = functools.lru_cache(maxsize=4096)(_Flow)
-
-
-def _on_cycles(following: Sequence[Sequence[int]]) -> frozenset[int]:
-    """Return the nodes on a cycle: those that reach themselves, with the reached ones as the bits of a number."""
-    reached, is_stable = [0] * len(following), False
-    while not is_stable:
-        is_stable = True
-        for index in range(len(following) - 1, -1, -1):
-            before = reached[index]
-            for target in following[index]:
-                reached[index] |= reached[target] | 1 << target
-            is_stable &= before == reached[index]
-    return frozenset(index for index, targets in enumerate(reached) if targets >> index & 1)

@@ -31,15 +31,15 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.observe.data_changes import DataChanges
-from ckptkit.mindspore.observe.kinds import MOST_ITEMS, OUTSIDE, Known
+from ckptkit.mindspore.observe.kinds import OUTSIDE, Known
 from ckptkit.mindspore.observe.liveness import gathers
 from ckptkit.mindspore.observe.outside import Outside
 from ckptkit.mindspore.observe.packing import CannotPackError, Packer, Unpacker, has_content, refilled, signature_of
-from ckptkit.mindspore.observe.paths import Chain, chain_of, is_below, plain_chain
+from ckptkit.mindspore.observe.paths import Chain, Root, chain_of, is_below, plain_chain
 from ckptkit.mindspore.observe.places import Places, is_followed, is_settable
-from ckptkit.mindspore.observe.roots import Reached, Roots, is_module_level, label_of, users_frames
+from ckptkit.mindspore.observe.roots import Reached, Roots, label_of, owner_of_variables, users_frames
 from ckptkit.mindspore.observe.users import is_users_function
-from ckptkit.mindspore.observe.walk import OF_DATA, Home, Node, Walk
+from ckptkit.mindspore.observe.walk import OF_DATA, Fact, Home, Node, Walk
 from ckptkit.mindspore.parameters.memory import is_compiled
 
 MOST_BYTES = 1 << 24
@@ -55,11 +55,17 @@ _LARGEST = {int: 1 << 24, float: 100.0}  # numbers that a script begins with; ti
 
 
 class Slot(NamedTuple):
-    """Says what of an object is stored: its content, or else what a path leads to."""
+    """Says what is stored: the content of the object at a path, or else what the path leads to.
 
-    chain: Chain  # of an object that was there as the training began, or of a part of one
+    Attributes:
+        chain: That of the next process.
+        is_content: Whether it is the content.
+        path: That the log says.
+    """
+
+    chain: Chain
     is_content: bool
-    path: str  # that it is told by
+    path: str
 
 
 class Observer:
@@ -94,13 +100,9 @@ class Observer:
         self._nodes: dict[str, Node] | None = None  # of the last look, by path, without their objects; None before one
         self._before: Mapping[str, Node] = {}  # of the look before that one
         self._homes: dict[int, Home] = {}  # by the id of an object, which may be another one's by now: `_home_of`
-        self._first: dict[str, str] = {}  # texts of the first look, by homes, or by the paths of what has none
-        self._links: dict[str, str | None] = {}  # the homes to which paths led at the first look
-        self._slots: dict[tuple[str, bool], Slot] = {}  # by the home or the path, and whether it is content
-        self._labels: Set[str] = frozenset()  # of the functions that ran at the first look
-        self._modules: Set[Any] = frozenset()  # those whose own code loops over epochs
-        self._around_epochs: Set[str] = frozenset()  # functions that run where a loop asks for its next epoch
-        self._of_epochs: Set[str] = frozenset()  # those that run only where it asks for a batch, and end in each epoch
+        self._first: dict[Fact, str] = {}
+        self._slots: dict[Fact, Slot] = {}
+        self._running: set[str] = set()  # functions and modules that asked for a batch: their new variables are changes
         self._given: Set[int] = frozenset()  # the ids of objects given by name that have a state of their own
         self._in_graph = self._asks_next = self.reaches_compiled = False
         self._steps, self._epoch = 0, -1
@@ -137,40 +139,31 @@ class Observer:
             signature, chain = signature_of(node.value), node.chain()
             if signature is not None and is_followed(chain) and node.identity not in self._homes:
                 self._homes[node.identity] = Home(node.path, chain, signature)
-        self._labels = frozenset(map(label_of, users_frames(sys._getframe(1))))
+        self._running |= set(map(owner_of_variables, users_frames(sys._getframe(1))))
         self.reaches_compiled = any(is_compiled(node.value) for node in nodes.values())
         self.reached_code = [*_reached_code(nodes)]
         self._outside.begin()
-        first = {path: node.text for path, node in nodes.items()}
         if saved is None:
+            first = {path: node.text for path, node in nodes.items()}
             self._packed_first = np.frombuffer(zlib.compress(json.dumps(first).encode()), np.uint8)
         else:
             self._packed_first = saved["first"]
             differing = self._differing(saved, nodes)
             lost = self._put_back(saved["slots"])
-            self._finish(nodes)
+            _let_go(nodes)
             nodes = self._look(at_batch=True)
         self._settle(nodes)
         for node in nodes.values():
-            self._note(node)
-        self._finish(nodes)
+            for fact, state in node.facts():
+                self._first.setdefault(fact, state)
+        _let_go(nodes)
         return lost, differing
 
-    def note_place(self, *, is_within_epoch: bool) -> None:
-        """Note the live variables of the functions that run now: in a loop of epochs a resume may begin here, too.
-
-        Args:
-            is_within_epoch: Whether the loop asks for a batch, and not for the next epoch.
-        """
+    def note_place(self) -> None:
+        """Note the live variables of the functions that run now: in a loop of epochs a resume may begin here, too."""
         frames = users_frames(sys._getframe(1))
-        self._roots.note_live(frames, by_model=False)
-        labels = frozenset(map(label_of, frames))
-        if is_within_epoch:
-            self._labels |= labels
-            self._modules = frozenset(frame.f_globals.get("__name__") for frame in frames if is_module_level(frame))
-            self._of_epochs = labels - self._around_epochs
-        else:
-            self._around_epochs = labels
+        self._roots.note_live(frames)
+        self._running |= set(map(owner_of_variables, frames))
 
     def end_step(self, epoch: int) -> None:
         """Look if one is due, at the end of a micro-step of ``epoch``, or of the one before it."""
@@ -192,14 +185,14 @@ class Observer:
         if self._asks_next and (before := self._nodes) is not None:
             self._asks_next = False
             for path, node in self._look_at_changes(at_batch=True).items():
-                slot = self._slot_of_content(node)
+                slot = self._slots.get(node.place(is_content=node.home is not None)[1])
                 if slot is not None and path in before and before[path].text != node.text:
                     self.unstored.setdefault(slot.path, _LATE)
 
     def texts(self, frame: types.FrameType) -> dict[str, str]:
         """Return the texts by path of a look that nothing depends on."""
         nodes = self._look(at_batch=False, frame=frame)
-        self._finish(nodes)
+        _let_go(nodes)
         return {path: node.text for path, node in nodes.items()}
 
     def section(self, frame: types.FrameType) -> dict[str, Any] | None:
@@ -211,20 +204,22 @@ class Observer:
         if self._looked_step != self._steps and is_quick:
             self._look_at_changes(at_batch=False)
         reached = self._reach()
-        places = Places(reached, [*users_frames(frame), *self._roots.generators()])
-        packer, slots = self._packer(reached.known, places), []
-        at = {(node.key, False): node for node in self._nodes.values()}
-        at |= {(node.home.path, True): node for node in self._nodes.values() if node.home is not None}
-        ended = self._of_epochs - {*map(label_of, users_frames(frame))}  # their variables are gone
-        for key, (chain, is_content, path) in self._slots.items():
-            if key not in at:  # what is gone is of no use to anybody
-                continue
-            here = at[key].chain()
-            if any(root.kind == "variable" and root.owner in ended for root, _ in (here, chain)):
+        frames = [*users_frames(frame), *self._roots.generators()]
+        places, slots = Places(reached, frames), []
+        packer, running = self._packer(reached.known, places), set(map(label_of, frames))
+
+        def has_ended(root: Root) -> bool:
+            return root.kind == "variable" and root.owner not in running
+
+        nodes = {fact: node for node in self._nodes.values() for fact, _ in node.facts()}
+        for fact, (chain, is_content, path) in self._slots.items():
+            here = nodes[fact].chain() if fact in nodes else None
+            if here is None or has_ended(here[0]):  # what is gone is of no use to anybody
                 continue
             try:
                 value = places.follow(here)
-                slots.append([path, plain_chain(chain), *packer.slot(value, is_content=is_content)])
+                if not has_ended(chain[0]):
+                    slots.append([path, plain_chain(chain), *packer.slot(value, is_content=is_content)])
             except CannotPackError as error:
                 self.unstored.setdefault(path, str(error))
         unstored = sorted(self.unstored.items())
@@ -265,112 +260,73 @@ class Observer:
                 identity, node.home = left.pop(node.key)
                 del self._homes[identity]
                 self._homes[node.identity] = node.home
+            is_item = node.step[0] in ("item", "key", "part")
+            node.is_content_of_owner = owner is not None and is_item and issubclass(type(owner.value), _CONTAINERS)
 
     def _home_of(self, value: Any) -> Home | None:
         home = self._homes.get(id(value))
         return home if home is not None and home.signature == signature_of(value) else None
-
-    def _note(self, node: Node) -> None:
-        self._links.setdefault(node.key, node.home and node.home.path)
-        self._first.setdefault(node.home.path if node.home else node.key, node.text)
 
     def _look_at_changes(self, *, at_batch: bool) -> dict[str, Node]:
         """Look, and add what differs from the first look to the slots, or to what cannot be stored."""
         nodes = self._look(at_batch=at_batch)
         self._settle(nodes)
         for node in nodes.values():
-            home, is_new = node.home and node.home.path, node.key not in self._links
-            is_moved = self._is_late(node) if is_new else self._links[node.key] != home
-            is_moved = is_moved and node.step[0] != "class"  # MindSpore gives a cell another one of the same name
-            is_changed = self._first.get(home or node.key, node.text) != node.text or node.text == OUTSIDE
-            is_shared = home not in (None, node.key) and (home, True) in self._slots  # the next process may have two
-            if (is_moved or is_shared or (is_changed and home is None)) and not self._slot_of_link(node):
-                self._add_link(node, is_named=is_moved or home is None)
-            if is_changed and home is not None and not self._slot_of_content(node):
-                self._add_content(node, nodes)
-            if not (is_new and is_moved):
-                self._note(node)
+            for fact, state in node.facts():
+                is_link = not fact[1]
+                if fact not in self._first and not (is_link and self._is_late(node)):
+                    self._first[fact] = state
+                elif self._first.get(fact) != state or node.text == OUTSIDE:
+                    self._add(node, is_content=not is_link)
         referred = [node.text.removeprefix(OF_DATA) for node in nodes.values() if node.text.startswith(OF_DATA)]
         changed = [(path, _OF_DATA) for path in self._data.changed(referred)]
         gathered = [_GATHERED] if any(map(gathers, users_frames(sys._getframe(1)))) else []
         for name, why in (*changed, *gathered, *self._outside.changed()):
             if not self._matches(name):
                 self.unstored.setdefault(name, why)
-        self._finish(nodes)
+        _let_go(nodes)
         return nodes
-
-    def _finish(self, nodes: Mapping[str, Node]) -> None:
-        """Let go of the objects, which training may delete."""
-        for node in nodes.values():
-            node.value = None
 
     def _is_late(self, node: Node) -> bool:
         """Return whether a path is new on an object that was there before, or a variable in a function that was."""
         if node.parent is None:
             root, _ = node.chain()
-            return root.owner in {"variable": self._labels, "global": self._modules}.get(root.kind, ())
+            return root.kind in ("variable", "global") and root.owner in self._running
         before = self._before.get(node.parent.path)
         return before is not None and before.is_open and before.identity == node.parent.identity
 
-    def _slot_of_link(self, node: Node) -> Slot | None:
-        """Return the slot that stores what the path of a node leads to."""
-        owner, slot = node.parent, self._slots.get((node.key, False))
-        if slot is not None or owner is None:
-            return slot
-        return self._slot_of_content(owner) if owner.home is None or node.step[0] in ("item", "key") else None
-
-    def _slot_of_content(self, node: Node) -> Slot | None:
-        """Return the slot that stores the content of a node."""
-        return self._slot_of_link(node) if node.home is None else self._slots.get((node.home.path, True))
-
-    def _add_link(self, node: Node, *, is_named: bool = True) -> None:
-        """Store what a path leads to, with the container around it or the nearest part of an object that can be set."""
-        owner, why = node.parent, ""
-        if self._is_ignored(node):
+    def _add(self, node: Node, *, is_content: bool) -> None:
+        """Store a change, or name it if it cannot be stored."""
+        if node.step[0] == "class" and not is_content:  # MindSpore gives a cell another one of the same name
             return
-        held_by = None if owner is None else owner.value
-        is_compiled_here = is_named and (self._in_graph or issubclass(type(held_by), nn.Optimizer))
-        if is_compiled_here and issubclass(type(held_by), nn.Cell) and not issubclass(type(node.value), ms.Tensor):
-            self.unstored.setdefault(node.path, _IN_GRAPH)
-        if owner is not None and owner.home is None:
-            if not self._slot_of_link(owner):
-                self._add_link(owner, is_named=is_named)
+        place, fact = node.place(is_content=is_content)
+        if fact in self._slots or self._is_ignored(node):
             return
-        if issubclass(type(held_by), _CONTAINERS) and owner is not None and node.step[0] != "attribute":
-            why = self._add(owner, is_content=True)
-            if not why:
+        owner = place.parent
+        if self._in_graph or (owner is not None and issubclass(type(owner.value), nn.Optimizer)):
+            is_of_cell = owner is not None and issubclass(type(owner.value), nn.Cell) and not fact[1]
+            if is_of_cell and not issubclass(type(place.value), ms.Tensor):
+                self.unstored.setdefault(place.path, _IN_GRAPH)
+        chain, why = place.chain(), place.text
+        if fact[1] and place.home is not None:
+            chain, is_storable = place.home.chain, has_content(place.value)
+        else:
+            if owner is not None and owner.home is not None:
+                root, steps = owner.home.chain
+                chain = root, (*steps, place.step)  # type: ignore[arg-type]  # only a root has another
+            is_storable = is_settable(chain, None if owner is None else owner.value)
+        if is_storable:
+            try:
+                reached = self._reach()
+                places = Places(reached, users_frames(sys._getframe(1)))
+                self._packer(reached.known, places).slot(place.value, is_content=fact[1])
+            except CannotPackError as error:
+                why = str(error)
+            else:
+                self._slots[fact] = Slot(chain, fact[1], _label(place))
                 return
-        chain = node.chain()
-        if owner is not None and owner.home is not None:
-            root, steps = owner.home.chain
-            chain = root, (*steps, node.step)  # type: ignore[arg-type]  # only a root has another
-        why = self._add(node, chain) if is_settable(chain, held_by) else why or node.text
-        if why and is_named and not self._is_given(node):
-            self.unstored.setdefault(_label(node), why)
-
-    def _add_content(self, node: Node, nodes: Mapping[str, Node]) -> None:
-        why = self._add(node, is_content=True) if has_content(node.value) else node.text
-        if not why or self._is_ignored(node) or self._is_given(node):
-            return
-        is_walked = issubclass(type(node.value), (dict, list)) and len(node.value) <= MOST_ITEMS
-        has_lost = any(path.startswith(f"{node.path}[") and path not in nodes for path in self._before)
-        if not is_walked or has_lost:  # else what was added to it is judged by itself
-            self.unstored.setdefault(_label(node), why)
-
-    def _add(self, node: Node, chain: Chain | None = None, *, is_content: bool = False) -> str:
-        """Add a slot, and return nothing; or why the value cannot be stored."""
-        if self._is_ignored(node):
-            return ""
-        try:
-            reached = self._reach()
-            places = Places(reached, users_frames(sys._getframe(1)))
-            self._packer(reached.known, places).slot(node.value, is_content=is_content)
-        except CannotPackError as error:
-            return str(error)
-        key = node.home.path if is_content and node.home else node.key
-        chain = chain or (node.home.chain if node.home else node.chain())
-        self._slots[key, is_content] = Slot(chain, is_content, _label(node))
-        return ""
+        if not any(part.identity in self._given for part in node.outwards()):  # those say how they are stored
+            self.unstored.setdefault(_label(place), why)
 
     def _packer(self, known: Known, places: Places) -> Packer:
         def reference(value: Any) -> Any:
@@ -436,16 +392,18 @@ class Observer:
                 differing.append((path, text, node.text))
         return differing
 
-    def _is_given(self, node: Node) -> bool:
-        """Return whether a node is a part of an object that says itself how it is stored."""
-        return any(part.identity in self._given for part in node.outwards())
-
     def _is_ignored(self, node: Node) -> bool:
         """Return whether a node, or what it is a part of, is ignored."""
         return any(self._matches(part.path) for part in node.outwards())
 
     def _matches(self, path: str) -> bool:
         return any(pattern.fullmatch(path) for pattern in self._patterns)
+
+
+def _let_go(nodes: Mapping[str, Node]) -> None:
+    """Keep no objects, which training may delete."""
+    for node in nodes.values():
+        node.value = None
 
 
 def _text(chain: Chain) -> str:

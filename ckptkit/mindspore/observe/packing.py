@@ -71,7 +71,12 @@ _MAKERS = {maker.__qualname__: maker for maker in _ALL_MAKERS}
 
 _NOT_OBJECTS: tuple[Any, ...] = (nn.Cell, ms.Tensor, np.ndarray, BaseException, type, types.ModuleType, *GENERATORS)
 _NOT_OBJECTS += (set, frozenset, tuple, deque, ctypes.Array, ctypes.Structure)
-_FILLED = (list, dict, set, deque, bytearray, np.ndarray, ms.Parameter, *GENERATORS)
+_ADDING: dict[Any, Callable[[Any, Any], None]] = {
+    **{OrderedDict: OrderedDict.update, dict: dict.update, set: set.update},
+    **{list: list.extend, deque: deque.extend, bytearray: bytearray.extend},
+}
+_FILLED = (*_ADDING, np.ndarray, ms.Parameter, *GENERATORS)
+_WITH_PLACE = (*_FILLED, types.FunctionType, type, contextvars.ContextVar)
 _ARRAYS = (np.ndarray, np.memmap)
 _LOST = object()
 # Of these, one object may be in two places.
@@ -82,28 +87,27 @@ class CannotPackError(Exception):
     """Says why a value cannot be stored, or not put back."""
 
 
-def signature_of(value: Any) -> Any:  # noqa: PLR0911 - one case per kind reads like a table
-    """Return what two objects have in common if one can take over the content, and the place, of the other.
+def signature_of(value: Any) -> Any:
+    """Return what two objects have in common if one can take over the content of the other.
 
     None for a value that has no place of its own: it is stored with what holds it.
     """
     kind: Any = type(value)
-    name = f"{kind.__module__}.{kind.__qualname__}"  # MindSpore gives cells another class of the same name
-    if issubclass(kind, np.ndarray):
-        return (name, value.dtype, value.shape) if value.flags.writeable or _shows_another(value) else None
-    if issubclass(kind, ms.Tensor):
-        return (name, value.dtype, value.shape) if issubclass(kind, ms.Parameter) else None
-    if issubclass(kind, deque):
-        return name, value.maxlen
-    if issubclass(kind, (*_FILLED, nn.Cell, types.FunctionType, type, contextvars.ContextVar)):
-        return name
-    if issubclass(kind, enum.Enum):
-        return (name, own_attributes(value)["_name_"]) if is_users_class(kind) else None
+    is_array = issubclass(kind, np.ndarray)
     if issubclass(kind, (tuple, frozenset, types.ModuleType)) or extends_plain(kind):
         return None
-    # Also one that has no attributes yet, or only slots.
-    may_have_attributes = own_attributes(value) is not NO_ATTRIBUTES or next(attributes_of(value), None) is not None
-    return name if is_users_class(kind) or may_have_attributes else None
+    if issubclass(kind, ms.Tensor) and not issubclass(kind, ms.Parameter):
+        return None
+    if is_array and not (value.flags.writeable or _shows_another(value)):
+        return None
+    # Also an object that has no attributes yet, or only slots.
+    has_attributes = own_attributes(value) is not NO_ATTRIBUTES or next(attributes_of(value), None) is not None
+    if not (has_attributes or is_users_class(kind) or issubclass(kind, _WITH_PLACE)):
+        return None
+    name = f"{kind.__module__}.{kind.__qualname__}"  # MindSpore gives cells another class of the same name
+    if is_array or issubclass(kind, ms.Parameter):
+        return name, value.dtype, value.shape
+    return (name, value.maxlen) if issubclass(kind, deque) else name
 
 
 def has_content(value: Any) -> bool:
@@ -123,15 +127,10 @@ def refilled(present: Any, content: Any) -> Any:
         present.state = content.state
     elif issubclass(kind, GENERATORS):
         restore_generator(present, generator_of(content))
-    elif issubclass(kind, dict):
-        base: Any = OrderedDict if issubclass(kind, OrderedDict) else dict
-        base.clear(present)
-        base.update(present, content)
     else:
-        base = next(base for base in (list, deque, set, bytearray) if issubclass(kind, base))
+        base = next(base for base in kind.__mro__ if base in _ADDING)
         base.clear(present)
-        add = set.update if base is set else base.extend
-        add(present, content)
+        _ADDING[base](present, content)
     return present
 
 
@@ -261,11 +260,11 @@ class Packer:
             raise CannotPackError("it holds id() of an object, which is elsewhere in the next process")
         if type(value) in (str, bytes):
             self._count(len(value))
-        if type(value) is str and not value.isascii():
-            try:
+        try:
+            if type(value) is str:
                 value.encode()
-            except UnicodeEncodeError:
-                raise CannotPackError("a text that is not valid Unicode") from None
+        except UnicodeEncodeError:
+            raise CannotPackError("a text that is not valid Unicode") from None
         return value
 
     def _tensor(self, value: ms.Tensor) -> Any:

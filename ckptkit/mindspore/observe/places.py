@@ -114,6 +114,8 @@ class Places:
             return self._module(root.owner, root.name).get(root.name, MISSING)
         if root.kind == "given":
             return dict(reached.given).get(root.name, MISSING)
+        if root.kind not in _FOLLOWED:
+            return MISSING
         name = root.name.partition("#")[0]
         same = [callback for callback in reached.callbacks if type(callback).__name__ == name]
         objects = same if root.kind == "callback" else [cell for _, cell in reached.cells]

@@ -20,7 +20,7 @@ from mindspore import nn
 
 from ckptkit.mindspore.observe.frame_variables import variables_of
 from ckptkit.mindspore.observe.kinds import Known, globals_of
-from ckptkit.mindspore.observe.liveness import code_names, in_loop, live_names, looped_global_names
+from ckptkit.mindspore.observe.liveness import code_names, live_names
 from ckptkit.mindspore.observe.paths import Root
 from ckptkit.mindspore.observe.users import is_users_frame, is_users_function, library_of
 from ckptkit.mindspore.observe.walk import Walk
@@ -83,6 +83,11 @@ def is_module_level(frame: types.FrameType) -> bool:
     return not frame.f_code.co_flags & 1  # CO_OPTIMIZED
 
 
+def owner_of_variables(frame: types.FrameType) -> str:
+    """Return the module or the function whose variables a frame has."""
+    return str(frame.f_globals.get("__name__")) if is_module_level(frame) else label_of(frame)
+
+
 class Roots:
     """Adds the roots of a training to walks.
 
@@ -105,22 +110,14 @@ class Roots:
             at_batch: Whether a batch is asked for or handed out, and no micro-step has just ended.
         """
         if at_batch:
-            self.note_live(frames, by_model=reached.by_model)
+            self.note_live(frames)
         frames = () if reached.by_model else frames  # their loops, if any, are around the whole training
-        variables: list[tuple[Root, Any]] = []
         around = [] if at_batch else self._iterators_around(reached.batches)
         # The outermost first: what several reach has its name in a function that ends later.
         for frame in (*reversed(frames), *([] if at_batch else self.generators())):
             if frame.f_code in self._live:
-                variables += self._variables(frame)
-        for root, value in variables:
-            if issubclass(type(value), types.ModuleType):
-                attributes = code_names(frames[-1].f_code)[1] if frames else frozenset()
-                module = {"__name__": root.owner, root.name: value}
-                for part_root, part in globals_of(module, [root.name], attributes):
-                    walk.add(part_root, part)
-            else:
-                walk.add(root, value)
+                for root, value in self._variables(frame):
+                    walk.add(root, value)
         for index, callback in enumerate(reached.callbacks):
             name = type(callback).__name__
             same = [type(other).__name__ for other in reached.callbacks[:index]].count(name)
@@ -143,41 +140,32 @@ class Roots:
             generator.gi_frame for generator in generators if generator is not None and generator.gi_frame is not None
         ]
 
-    def note_live(self, frames: Sequence[types.FrameType], *, by_model: bool) -> None:
+    def note_live(self, frames: Sequence[types.FrameType]) -> None:
         """Note the variables that are live, and the names of globals that are read, for each running function.
 
         A loop of epochs asks for its batches in one place and for epochs in another: what was live in either counts.
         """
-        in_loops = [in_loop(frame) for frame in frames]
-        for index, frame in enumerate(frames):
+        for frame in frames:
             code = frame.f_code
-            is_repeated = any(in_loops[index + 1 :])
-            everywhere = not is_module_level(frame) and not any(in_loops) and not by_model
             inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]  # functions and classes
             shared = frozenset[str]().union(*(code_names(part)[0] for part in inner))
-            # A call of ``Model.train`` has its arguments already.
-            live = live_names(frame, read_elsewhere=shared, everywhere=everywhere, with_operands=not by_model)
-            names = looped_global_names(frame)
-            if is_repeated and not is_module_level(frame):
-                names |= code_names(code)[0]
-                live |= frozenset(code.co_freevars)
-            before = self._live.get(code, (frozenset(), frozenset()))
-            self._live[code] = before[0] | live, before[1] | names
+            live, names = self._live.get(code, (frozenset(), frozenset()))
+            # What is called anew in a loop reads all that it names.
+            again = frozenset[str]() if is_module_level(frame) else frozenset(code.co_freevars)
+            self._live[code] = live.union(live_names(frame, read_elsewhere=shared), again), names | code_names(code)[0]
 
     def _variables(self, frame: types.FrameType) -> Iterator[tuple[Root, Any]]:
-        code, own, module = frame.f_code, variables_of(frame), str(frame.f_globals.get("__name__"))
-        live, names = self._live[code]
-        at_module_level = is_module_level(frame)
+        live, names = self._live[frame.f_code]
+        attributes = code_names(frame.f_code)[1]
+        if is_module_level(frame):
+            yield from globals_of(
+                frame.f_globals, live.union({"globals"} if names & {"globals", "vars"} else ()), attributes
+            )
+            return
+        own = variables_of(frame)
         for name in sorted(live & own.keys()):
-            if not (name.startswith("__") and name.endswith("__")):
-                root = Root("global", module, name) if at_module_level else Root("variable", label_of(frame), name)
-                yield root, own[name]
-        reads_all = at_module_level and bool({"globals", "vars"} & names)
-        for name in sorted(frame.f_globals.keys() if reads_all else names & frame.f_globals.keys()):
-            if (at_module_level and name in live) or name.startswith("__") or (not at_module_level and name in own):
-                continue
-            if reads_all or not at_module_level:
-                yield Root("global", module, name), frame.f_globals[name]
+            yield Root("variable", label_of(frame), name), own[name]
+        yield from globals_of(frame.f_globals, names - own.keys(), attributes)
 
     def _add_threads(self, walk: Walk) -> None:
         own = threading.get_ident()

@@ -15,7 +15,7 @@ import threading
 import types
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import mindspore as ms
 from mindspore import nn, ops
@@ -31,6 +31,8 @@ _NEVER = (
     *(types.FrameType, types.CodeType, types.TracebackType, type(threading.Lock())),
     *(type(threading.RLock()), threading.Condition, re.Pattern, type(sys.flags), ops.Primitive),
 )
+
+Fact: TypeAlias = tuple[str, bool]  # a path, and whether the content of the object there is meant or what is there
 
 
 class Home(NamedTuple):
@@ -59,11 +61,15 @@ class Node:
         text: Equal in every process for equal bits; of an object or a container, of itself without its parts.
         identity: Its ``id``.
         is_open: Whether its parts were walked.
+        is_content_of_owner: Whether it is an item of a container.
         home: That of the object, if it has one.
         key: The path that leads to it from the nearest object with a home that it is a part of.
     """
 
-    __slots__ = ("depth", "home", "identity", "is_open", "key", "parent", "path", "step", "text", "value")
+    __slots__ = (
+        *("depth", "home", "identity", "is_content_of_owner", "is_open", "key", "parent", "path", "step", "text"),
+        "value",
+    )
 
     def __init__(self, value: Any, parent: Node | None, step: Step | Root) -> None:
         self.value, self.parent, self.step = value, parent, step
@@ -71,7 +77,7 @@ class Node:
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.text = ""
         self.identity = id(value)
-        self.is_open = False
+        self.is_open = self.is_content_of_owner = False
         self.key = self.path
         self.home: Home | None = None
 
@@ -86,6 +92,21 @@ class Node:
         """Return the root and the steps that lead to it."""
         root, *steps = reversed([node.step for node in self.outwards()])
         return root, tuple(steps)  # of the steps, only the first is a `Root`
+
+    def facts(self) -> Iterator[tuple[Fact, str]]:
+        """Yield what its path leads to, and the content of the object that has its home elsewhere or here."""
+        yield (self.key, False), self.text if self.home is None else f"the object of {self.home.path}"
+        if self.home is not None:
+            yield (self.home.path, True), self.text
+
+    def place(self, *, is_content: bool) -> tuple[Node, Fact]:
+        """Return the node with which it is stored: of what is new, the nearest part of an object with a home."""
+        owner = self.parent
+        if is_content and self.home is not None:
+            return self, (self.home.path, True)
+        if owner is None or (owner.home is not None and not self.is_content_of_owner):
+            return self, (self.key, False)
+        return owner.place(is_content=True)
 
 
 class Walk:

@@ -111,9 +111,9 @@ class Examination:
         if lost or differs:
             self.judge_doubt(in_words(lost, differs))
 
-    def note_place(self, *, is_within_epoch: bool) -> None:
+    def note_place(self) -> None:
         """Note the variables that are live here, where a loop asks for its next batch or epoch."""
-        self._observed(lambda: self.observer.note_place(is_within_epoch=is_within_epoch))
+        self._observed(self.observer.note_place)
 
     def ask_batch(self) -> None:
         """Look at what the script does between step() and its next batch."""

@@ -18,7 +18,7 @@ import weakref
 
 sys.path.insert(0, sys.argv[1])
 from frame_variables import set_variables
-from liveness import code_names, live_names, looped_global_names
+from liveness import code_names, live_names
 
 SAVED, LAST, WARM = 17, 40, 2_000
 START = "best, ema, patience, factor = 99.0, 0.0, 0, [1.0]"
@@ -113,9 +113,9 @@ def captured(frame):
     elsewhere = frozenset().union(*(code_names(function.__code__)[0] for function in functions))
     everything = []
     for each in frames:
-        names = live_names(each, read_elsewhere=elsewhere, everywhere=True)
+        names = live_names(each, read_elsewhere=elsewhere)
         if each is frames[-1]:
-            names |= elsewhere.union(*map(looped_global_names, frames))
+            names |= elsewhere.union(*(code_names(frame.f_code)[0] for frame in frames))
         own = namespace_of(each)
         everything.append({n: own[n] for n in sorted(names & own.keys()) if n[:2] != "__" and is_plain(own[n])})
     return everything

@@ -17,18 +17,15 @@ import liveness
 def told(name, options):
     def here(*_):
         frame = sys._getframe(1)
-        names = liveness.live_names(frame, read_elsewhere=frozenset("g"), everywhere=options == "everywhere")
+        names = liveness.live_names(frame, read_elsewhere=frozenset("g"))
         if options == "operands":
             names = liveness.operand_names(frame)
-        if options == "globals":
-            names = liveness.looped_global_names(frame)
         results.setdefault(name, "".join(sorted(n for n in names if len(n) == 1 and n in {**frame.f_globals, **frame.f_locals})))
-        loops.setdefault(name, liveness.in_loop(frame))
     return here
-results, loops = {}, {}
-for name, source, options, *_ in json.load(sys.stdin):
+results = {}
+for name, source, options, _ in json.load(sys.stdin):
     exec(source, {"here": told(name, options), "two": range(2)})
-print(json.dumps([results, loops]))
+print(json.dumps(results))
 """
 
 
@@ -36,40 +33,36 @@ def function(body):
     return "def f(a=0, b=0, c=0, d=0):\n" + "\n".join("    " + line for line in body.split("\n")) + "\nf()"
 
 
-IN_LOOP, OUTSIDE = True, False
 # ruff: noqa: E501 a source is easier to read if it is not cut
-TABLE = [  # name, source, what is asked, what is live, where `here` stands
-    ("read before written", function("for _ in two:\n    here()\n    a = 1\n    b += a"), "", "b", IN_LOOP),
-    ("read outside of loops", function("for _ in two:\n    here()\n    a = 1\nstr(c)"), "", "", IN_LOOP),
-    ("everywhere", function("for _ in two:\n    here()\n    a = 1\nstr(c)"), "everywhere", "c", IN_LOOP),
-    ("before the loop", function("here()\na = 1\nfor _ in two:\n    b += a"), "", "b", OUTSIDE),
-    ("behind all loops", function("for _ in two:\n    a += 1\nhere()\na + b"), "", "", OUTSIDE),
-    ("one branch", function("for _ in two:\n    here()\n    if c:\n        a = 1\n    b = a"), "", "ac", IN_LOOP),
-    ("both branches", function("for _ in two:\n    here()\n    a = 1 if c else 2\n    b = a"), "", "c", IN_LOOP),
-    ("while", function("while a < 2:\n    here()\n    a += 1\n    b = a\n    c = b"), "", "a", IN_LOOP),
-    ("pairs", function("for _ in two:\n    here()\n    a, b = b, a\n    c = d = 1"), "", "ab", IN_LOOP),
-    ("deleted", function("for _ in two:\n    here()\n    a = 1\n    del a"), "", "", IN_LOOP),
-    ("walrus", function("for _ in two:\n    here()\n    if (a := b) and a:\n        pass"), "", "b", IN_LOOP),
-    ("on the value stack", function("for _ in two:\n    a = a + (here() or b)"), "", "ab", IN_LOOP),
-    ("read by an operand", function("for _ in two:\n    a = c\n    a += here() or 1"), "operands", "a", IN_LOOP),
-    ("not the statement before", function("for _ in two:\n    a = b + c\n    here()"), "operands", "", IN_LOOP),
-    ("operands behind a walrus", function("for _ in two:\n    a + (b := 1) + (here() or 1)"), "operands", "a", IN_LOOP),
-    ("a handler that goes on", function("for _ in two:\n    try:\n        here()\n        [][1]\n    except IndexError:\n        a += 1"), "", "a", IN_LOOP),
-    ("a handler that ends", function("for _ in two:\n    try:\n        here()\n    except IndexError:\n        return a"), "", "", IN_LOOP),
-    ("a handler around a with statement", function("from contextlib import nullcontext as n\nfor _ in two:\n    try:\n        with n():\n            here()\n            [][1]\n    except IndexError:\n        a += 1"), "", "an", IN_LOOP),
-    ("a with statement does not swallow", function("from contextlib import nullcontext as n\nfor _ in two:\n    with n():\n        here()\n        a = 1\n    b = a"), "", "n", IN_LOOP),
-    ("finally", function("for _ in two:\n    try:\n        here()\n    finally:\n        a += 1"), "", "a", IN_LOOP),
-    ("comprehension", function("for _ in two:\n    here()\n    b = [x + c for x in two]"), "", "c", IN_LOOP),
-    ("lambda", function("for _ in two:\n    here()\n    (lambda: a)()\n    b = 1"), "", "a", IN_LOOP),
-    ("read by a call", function("h = lambda: a\nfor _ in two:\n    b = 1\n    here()\n    h()\n    a = b"), "", "abh", IN_LOOP),
-    ("match", function("for _ in two:\n    here()\n    match a:\n        case [b]:\n            pass"), "", "a", IN_LOOP),
-    ("nonlocal", function("def k():\n    nonlocal a\n    for _ in two:\n        here()\n        a += 1\nk()"), "", "a", IN_LOOP),
-    ("module", "a = b = 0\nfor _ in two:\n    here()\n    a = 1\n    b += a", "", "b", IN_LOOP),
-    ("module, read elsewhere", "a = g = 0\nfor _ in two:\n    here()\n    str()\n    g = 1", "", "g", IN_LOOP),
-    ("class", "class C:\n    a = b = 0\n    for _ in two:\n        here()\n        a = b\n        b = 1", "", "b", IN_LOOP),
-    ("generator", "def f(a):\n    while True:\n        yield here()\n        a += 1\nnext(f(0))", "", "a", IN_LOOP),
-    ("coroutine", "import asyncio\nasync def f(a, b):\n    for _ in two:\n        here()\n        await asyncio.sleep(0)\n        a += 1\n        b = a\nasyncio.run(f(0, 0))", "", "a", IN_LOOP),
-    ("names of the module", "q = w = 0\ndef f():\n    w\n    for _ in two:\n        here()\n        (lambda: q)()\nf()", "globals", "q", IN_LOOP),
+TABLE = [  # name, source, what is asked, what is live
+    ("read before written", function("for _ in two:\n    here()\n    a = 1\n    b += a"), "", "b"),
+    ("read outside of loops", function("for _ in two:\n    here()\n    a = 1\nstr(c)"), "", "c"),
+    ("before the loop", function("here()\na = 1\nfor _ in two:\n    b += a"), "", "b"),
+    ("behind all loops", function("for _ in two:\n    a += 1\nhere()\na + b"), "", "ab"),
+    ("one branch", function("for _ in two:\n    here()\n    if c:\n        a = 1\n    b = a"), "", "ac"),
+    ("both branches", function("for _ in two:\n    here()\n    a = 1 if c else 2\n    b = a"), "", "c"),
+    ("while", function("while a < 2:\n    here()\n    a += 1\n    b = a\n    c = b"), "", "a"),
+    ("pairs", function("for _ in two:\n    here()\n    a, b = b, a\n    c = d = 1"), "", "ab"),
+    ("deleted", function("for _ in two:\n    here()\n    a = 1\n    del a"), "", ""),
+    ("walrus", function("for _ in two:\n    here()\n    if (a := b) and a:\n        pass"), "", "b"),
+    ("on the value stack", function("for _ in two:\n    a = a + (here() or b)"), "", "ab"),
+    ("read by an operand", function("for _ in two:\n    a = c\n    a += here() or 1"), "operands", "a"),
+    ("not the statement before", function("for _ in two:\n    a = b + c\n    here()"), "operands", ""),
+    ("a handler that goes on", function("for _ in two:\n    try:\n        here()\n        [][1]\n    except IndexError:\n        a += 1"), "", "a"),
+    ("a handler that ends", function("for _ in two:\n    try:\n        here()\n    except IndexError:\n        return a"), "", "a"),
+    ("a handler around a with statement", function("from contextlib import nullcontext as n\nfor _ in two:\n    try:\n        with n():\n            here()\n            [][1]\n    except IndexError:\n        a += 1"), "", "an"),
+    ("a with statement does not swallow", function("from contextlib import nullcontext as n\nfor _ in two:\n    with n():\n        here()\n        a = 1\n    b = a"), "", "n"),
+    ("finally", function("for _ in two:\n    try:\n        here()\n    finally:\n        a += 1"), "", "a"),
+    ("comprehension", function("for _ in two:\n    here()\n    b = [x + c for x in two]"), "", "c"),
+    ("lambda", function("for _ in two:\n    here()\n    (lambda: a)()\n    b = 1"), "", "a"),
+    ("read by a call", function("h = lambda: a\nfor _ in two:\n    b = 1\n    here()\n    h()\n    a = b"), "", "abh"),
+    ("match", function("for _ in two:\n    here()\n    match a:\n        case [b]:\n            pass"), "", "a"),
+    ("nonlocal", function("def k():\n    nonlocal a\n    for _ in two:\n        here()\n        a += 1\nk()"), "", "a"),
+    ("module", "a = b = 0\nfor _ in two:\n    here()\n    a = 1\n    b += a", "", "b"),
+    ("module, read elsewhere", "a = g = 0\nfor _ in two:\n    here()\n    str()\n    g = 1", "", "g"),
+    ("class", "class C:\n    a = b = 0\n    for _ in two:\n        here()\n        a = b\n        b = 1", "", "b"),
+    ("generator", "def f(a):\n    while True:\n        yield here()\n        a += 1\nnext(f(0))", "", "a"),
+    ("coroutine", "import asyncio\nasync def f(a, b):\n    for _ in two:\n        here()\n        await asyncio.sleep(0)\n        a += 1\n        b = a\nasyncio.run(f(0, 0))", "", "a"),
 ]  # fmt: skip
 
 
@@ -80,9 +73,7 @@ def test_what_is_live(python):
         [python, "-c", RUNNER, modules], input=json.dumps(TABLE), capture_output=True, text=True, check=False
     )
     assert not done.stderr
-    results, loops = json.loads(done.stdout)
-    assert results == {name: expected for name, _, _, expected, _ in TABLE}
-    assert loops == {name: where for name, _, _, _, where in TABLE}
+    assert json.loads(done.stdout) == {name: expected for name, _, _, expected in TABLE}
 
 
 def test_names_of_code_and_of_what_lies_within_it():

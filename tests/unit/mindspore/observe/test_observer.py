@@ -239,15 +239,6 @@ def test_what_was_one_object_and_is_two_stays_two(make, name):
         assert repr(vars(actual) if make is Meter else actual) == repr(vars(expected) if make is Meter else expected)
 
 
-def test_what_is_one_object_is_one_again_where_the_next_process_has_two():
-    given, next_life = sharing(list), {"meter": Meter(first=[], second=[])}
-    life = Life(given=given)
-    life.step(lambda: given["meter"].first.append(1))
-    Life(life.save(), next_life).begin()
-    assert next_life["meter"].first is next_life["meter"].second
-    assert next_life["meter"].first == [1]
-
-
 def test_what_becomes_one_object_with_a_list_that_does_not_change_stays_one():
     next_life, _, _ = lives(
         lambda: {"meter": Meter(current=None, kept=[1])},
