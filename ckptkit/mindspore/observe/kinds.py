@@ -81,19 +81,12 @@ _STANDARD = frozenset(name.lstrip("_") for name in sys.stdlib_module_names) | {"
 _OWN_GENERATORS = (np.random.mtrand._rand, random._inst)  # private: of the modules; a test tells if they move
 # The attribute in which each kind has its frame.
 _FRAMES = {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
-# Libraries whose objects are not looked into, and the classes of those that live outside of the process.
+# Libraries whose objects live outside of the process, and those whose objects are not looked into.
 _OUTSIDE = frozenset(("subprocess", "socket", "multiprocessing", "concurrent", "_socket", "sqlite3"))
 _CLOSED = _OUTSIDE | {
     *("asyncio", "_asyncio", "selectors", "ckptkit", "tqdm", "rich"),
     *("_pytest", "pluggy"),  # what a test holds of its runner
 }
-_ALIVE = frozenset(
-    (
-        *("Popen", "socket", "Process", "Connection", "ForkProcess", "SpawnProcess", "SyncManager", "BaseProxy"),
-        *("DictProxy", "ListProxy", "ValueProxy", "NamespaceProxy", "SharedMemory", "ProcessPoolExecutor", "Pool"),
-        *("Queue", "SimpleQueue"),
-    )
-)
 _PROBES = ("hexdigest", "qsize")  # of objects in C that tell nothing else; they change nothing
 # Modules of MindSpore whose objects keep in plain attributes what training changes.
 _KEEPS_STATE = (
@@ -475,7 +468,7 @@ def _described_object(value: Any, known: Known) -> tuple[str, Parts]:
     library = library_of(kind)
     if not is_users_class(kind):
         if library in _CLOSED and kind.__module__ != "multiprocessing.sharedctypes":
-            return OUTSIDE if library in _OUTSIDE and kind.__name__ in _ALIVE else _text_of_class(kind), ()
+            return OUTSIDE if library in _OUTSIDE else _text_of_class(kind), ()
         if library.startswith("_") and (probe := next((name for name in _PROBES if hasattr(kind, name)), None)):
             return f"{kind.__name__} {getattr(value, probe)()}", ()
     return _text_of_class(kind), _parts_of_object(value, known)

@@ -27,20 +27,19 @@ _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 Access: TypeAlias = tuple[str, str, str]  # LOAD, STORE or DELETE; the scope; the name
 
 
-def live_names(frame: types.FrameType, *, read_elsewhere: frozenset[str] = frozenset()) -> frozenset[str]:
-    """Return the names that the continuation of a frame reads before it writes them.
+def live_names(frame: types.FrameType) -> frozenset[str]:
+    """Return the names that the continuation of a suspended frame reads before it writes them.
 
-    What the statement under way has read already counts as read: it lies on the value stack.
-
-    Args:
-        frame: A suspended frame.
-        read_elsewhere: Names of the module that other functions read. Any call in the module may read them.
+    What the statement under way has read already counts as read: it lies on the value stack. Any call may read what
+    functions share that are defined here.
     """
     code = frame.f_code
     flow = _flow_of(code)
     index = flow.index_before(frame.f_lasti)
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    read_by_inner = frozenset[str]().union(*(code_names(part)[0] for part in inner))
     is_function = code.co_flags & inspect.CO_OPTIMIZED
-    shared = frozenset(code.co_cellvars) if is_function else read_elsewhere.intersection(code.co_names)
+    shared = frozenset(code.co_cellvars) if is_function else read_by_inner.intersection(code.co_names)
     live = _live_before(code, shared)
     names = operand_names(frame).union(*(live[at] for at in (*flow.following[index], *flow.handlers)))
     is_call = flow.instructions[index].opname.startswith(_CALLS)  # which is under way, and may still read

@@ -23,6 +23,7 @@ import types
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -276,7 +277,7 @@ class Observer:
                 is_link = not fact[1]
                 if fact not in self._first and not (is_link and self._is_late(node)):
                     self._first[fact] = state
-                elif self._first.get(fact) != state or node.text == OUTSIDE:
+                elif self._first.get(fact) != state or state == OUTSIDE:
                     self._add(node, is_content=not is_link)
         referred = [node.text.removeprefix(OF_DATA) for node in nodes.values() if node.text.startswith(OF_DATA)]
         changed = [(path, _OF_DATA) for path in self._data.changed(referred)]
@@ -348,7 +349,8 @@ class Observer:
         """Make all values, then set them: paths and references lead to what is there before one of them is set."""
         places = Places(self._reach(), users_frames(sys._getframe(1)))
         lost: list[tuple[str, str]] = []
-        ready: list[tuple[str, bool, Any, Any]] = []  # path, whether content, object or setter, value
+        ready: list[tuple[str, Callable[[Any], Any], Any]] = []
+        arrays: list[tuple[str, Any, Any]] = []
         unpacker = Unpacker(places.resolve, places.class_of)
         for path, place, first, packed in slots:
             chain, is_content = chain_of(place), packed[0] == "content"
@@ -360,19 +362,18 @@ class Observer:
             except CannotPackError as error:
                 lost.append((path, str(error)))
                 continue
-            ready.append((path, is_content, target, value))
-            self._slots[_text(chain), is_content] = Slot(chain, is_content, path)
-        for path, is_content, target, value in ready:
+            ready.append((path, partial(refilled, target) if is_content else target, value))
+            if is_content and issubclass(type(target), np.ndarray):
+                arrays.append((path, target, value))
+            text = f"{chain[0]}{''.join(map(str, chain[1]))}"
+            self._slots[text, is_content] = Slot(chain, is_content, path)
+        for path, put, value in ready:
             try:
-                if is_content:
-                    refilled(target, value)
-                else:
-                    target(value)
+                put(value)
             except (AttributeError, TypeError, IndexError, ValueError, KeyError) as error:
                 lost.append((path, str(error)))
-        for path, is_content, target, value in ready:  # a view has its content by now, if what it shows was stored
-            is_array = is_content and issubclass(type(target), np.ndarray)
-            if is_array and np.ndarray.tobytes(target) != value.tobytes():
+        for path, array, value in arrays:  # a view has its content by now, if what it shows was stored
+            if np.ndarray.tobytes(array) != value.tobytes():
                 lost.append((path, "shows an array that is not stored"))
         return lost
 
@@ -404,10 +405,6 @@ def _let_go(nodes: Mapping[str, Node]) -> None:
     """Keep no objects, which training may delete."""
     for node in nodes.values():
         node.value = None
-
-
-def _text(chain: Chain) -> str:
-    return f"{chain[0]}{''.join(map(str, chain[1]))}"
 
 
 def _label(node: Node) -> str:

@@ -98,7 +98,7 @@ class Roots:
     def __init__(self) -> None:
         self._generators: list[weakref.ref[Any]] = []  # around the batches; a loop that is left ends them
         self._has_none_around = False
-        self._live: dict[types.CodeType, tuple[frozenset[str], frozenset[str]]] = {}
+        self._live: dict[types.CodeType, frozenset[str]] = {}
 
     def add_to(self, walk: Walk, reached: Reached, frames: Sequence[types.FrameType], *, at_batch: bool) -> None:
         """Add all roots to a walk.
@@ -141,29 +141,21 @@ class Roots:
         ]
 
     def note_live(self, frames: Sequence[types.FrameType]) -> None:
-        """Note the variables that are live, and the names of globals that are read, for each running function.
+        """Note the variables that are live in each running function.
 
         A loop of epochs asks for its batches in one place and for epochs in another: what was live in either counts.
         """
         for frame in frames:
-            code = frame.f_code
-            inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]  # functions and classes
-            shared = frozenset[str]().union(*(code_names(part)[0] for part in inner))
-            live, names = self._live.get(code, (frozenset(), frozenset()))
-            # What is called anew in a loop reads all that it names.
-            again = frozenset[str]() if is_module_level(frame) else frozenset(code.co_freevars)
-            self._live[code] = live.union(live_names(frame, read_elsewhere=shared), again), names | code_names(code)[0]
+            self._live[frame.f_code] = self._live.get(frame.f_code, frozenset()) | live_names(frame)
 
     def _variables(self, frame: types.FrameType) -> Iterator[tuple[Root, Any]]:
-        live, names = self._live[frame.f_code]
-        attributes = code_names(frame.f_code)[1]
+        live, (names, attributes) = self._live[frame.f_code], code_names(frame.f_code)
         if is_module_level(frame):
-            yield from globals_of(
-                frame.f_globals, live.union({"globals"} if names & {"globals", "vars"} else ()), attributes
-            )
+            all_names = frame.f_globals.keys() if {"globals", "vars"} & names else live
+            yield from globals_of(frame.f_globals, all_names, attributes)
             return
         own = variables_of(frame)
-        for name in sorted(live & own.keys()):
+        for name in sorted(live.union(frame.f_code.co_freevars) & own.keys()):  # those of others: it may run again
             yield Root("variable", label_of(frame), name), own[name]
         yield from globals_of(frame.f_globals, names - own.keys(), attributes)
 

@@ -113,7 +113,7 @@ def captured(frame):
     elsewhere = frozenset().union(*(code_names(function.__code__)[0] for function in functions))
     everything = []
     for each in frames:
-        names = live_names(each, read_elsewhere=elsewhere)
+        names = live_names(each)
         if each is frames[-1]:
             names |= elsewhere.union(*(code_names(frame.f_code)[0] for frame in frames))
         own = namespace_of(each)

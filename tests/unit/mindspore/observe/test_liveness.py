@@ -17,7 +17,7 @@ import liveness
 def told(name, options):
     def here(*_):
         frame = sys._getframe(1)
-        names = liveness.live_names(frame, read_elsewhere=frozenset("g"))
+        names = liveness.live_names(frame)
         if options == "operands":
             names = liveness.operand_names(frame)
         results.setdefault(name, "".join(sorted(n for n in names if len(n) == 1 and n in {**frame.f_globals, **frame.f_locals})))
@@ -59,7 +59,7 @@ TABLE = [  # name, source, what is asked, what is live
     ("match", function("for _ in two:\n    here()\n    match a:\n        case [b]:\n            pass"), "", "a"),
     ("nonlocal", function("def k():\n    nonlocal a\n    for _ in two:\n        here()\n        a += 1\nk()"), "", "a"),
     ("module", "a = b = 0\nfor _ in two:\n    here()\n    a = 1\n    b += a", "", "b"),
-    ("module, read elsewhere", "a = g = 0\nfor _ in two:\n    here()\n    str()\n    g = 1", "", "g"),
+    ("module, read elsewhere", "a = g = 0\ndef f():\n    return g\nfor _ in two:\n    here()\n    str()\n    g = 1", "", "g"),
     ("class", "class C:\n    a = b = 0\n    for _ in two:\n        here()\n        a = b\n        b = 1", "", "b"),
     ("generator", "def f(a):\n    while True:\n        yield here()\n        a += 1\nnext(f(0))", "", "a"),
     ("coroutine", "import asyncio\nasync def f(a, b):\n    for _ in two:\n        here()\n        await asyncio.sleep(0)\n        a += 1\n        b = a\nasyncio.run(f(0, 0))", "", "a"),
