@@ -265,14 +265,8 @@ def _described_extended(value: Any, _: Known) -> tuple[str, Parts]:
 
 
 def _described_member(value: Any, known: Known) -> tuple[str, Parts]:
-    own = own_attributes(value)
-    attributes = [name for name in own if name[:2] != "__" and name not in ("_value_", "_name_", "_sort_order_")]
-    text = f"{type(value).__qualname__}.{own.get('_name_')}"
-    return text, _attributes((name, own[name]) for name in attributes if not known.stores(value, name))
-
-
-def _described_array(value: Any, known: Known) -> tuple[str, Parts]:
-    return _text_of_array(value), _beside(value, known)
+    name = own_attributes(value).get("_name_")
+    return f"{type(value).__qualname__}.{name}", _beside(value, known)
 
 
 def _text_of_array(value: Array) -> str:
@@ -287,9 +281,9 @@ def _text_of_array(value: Array) -> str:
 
 def _described_tensor(value: ms.Tensor, known: Known) -> tuple[str, Parts]:
     # Private, since mindtorch replaces `Tensor.nbytes`; if MindSpore's own moves, a look raises AttributeError.
-    if value.has_init or value._nbytes > _MOST_TENSOR_BYTES:
-        return f"tensor {value.dtype}{value.shape}", _beside(value, known)
-    return f"tensor {value.dtype} {_text_of_array(value.asnumpy())}", _beside(value, known)
+    is_read = not value.has_init and value._nbytes <= _MOST_TENSOR_BYTES
+    text = f" {_text_of_array(value.asnumpy())}" if is_read else f"{value.shape}"
+    return f"tensor {value.dtype}{text}", _beside(value, known)
 
 
 def _described_random(value: Any, known: Known) -> tuple[str, Parts]:
@@ -300,7 +294,7 @@ def _described_random(value: Any, known: Known) -> tuple[str, Parts]:
 
 
 def _beside(value: Any, known: Known) -> Parts:
-    """Return the attributes that a user has set beside an array, a tensor or a generator."""
+    """Return the attributes that a user has set beside those of the library: its own names begin with ``_``."""
     own = own_attributes(value)
     if own is NO_ATTRIBUTES:
         return ()
@@ -523,7 +517,7 @@ _TABLE: tuple[tuple[Any, Callable[[Any, Known], tuple[str, Parts]]], ...] = (
     (np.generic, lambda value, _: (f"{type(value).__name__} {value!r}", ())),
     (nn.Cell, _described_cell),
     (ms.Tensor, _described_tensor),
-    (np.ndarray, _described_array),
+    (np.ndarray, lambda value, known: (_text_of_array(value), _beside(value, known))),
     (GENERATORS, _described_random),
     (_CONTAINERS, _described_container),
     ((set, frozenset), _described_set),

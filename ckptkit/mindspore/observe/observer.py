@@ -75,7 +75,6 @@ class Observer:
     Args:
         reach: Gives what the training reaches, now.
         ignore: Patterns of paths that are neither stored nor named, and objects.
-        monotonic: Gives seconds.
 
     Attributes:
         unstored: Why what changes is not stored, by path.
@@ -88,10 +87,8 @@ class Observer:
         reach: Callable[[], Reached],
         *,
         ignore: Sequence[Any] = (),
-        monotonic: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._reach = reach
-        self._monotonic = monotonic
         patterns = [pattern for pattern in ignore if type(pattern) is str]
         self._patterns = [re.compile(re.escape(pattern).replace(r"\*", ".*")) for pattern in patterns]
         self._ignored = [value for value in ignore if type(value) is not str]
@@ -200,7 +197,7 @@ class Observer:
         """Return what a checkpoint stores; None before the first batch."""
         if self._nodes is None:
             return None
-        since = self._monotonic() - self._looked_at
+        since = time.perf_counter() - self._looked_at
         is_quick = len(self._nodes) < _FEW_NODES or since > self._look_seconds * _LOOK_SHARE
         if self._looked_step != self._steps and is_quick:
             self._look_at_changes(at_batch=False)
@@ -227,7 +224,7 @@ class Observer:
         return {"first": self._packed_first, "epochs": reached.epochs, "slots": slots, "unstored": unstored}
 
     def _look(self, *, at_batch: bool, frame: types.FrameType | None = None) -> dict[str, Node]:
-        began = self._monotonic()
+        began = time.perf_counter()
         reached = self._reach()
         frames = users_frames(frame or sys._getframe(1))
         reached.known.stored |= {id(value) for value in (self, *self._ignored)}
@@ -237,7 +234,7 @@ class Observer:
         reached.known.data = self._data.objects
         walk.run()
         self._before, self._nodes = self._nodes or {}, walk.nodes
-        self._looked_at, self._looked_step = self._monotonic(), self._steps
+        self._looked_at, self._looked_step = time.perf_counter(), self._steps
         self._look_seconds = self._looked_at - began
         methods = ("state_dict", "load_state_dict")
         self._given = {id(value) for _, value in reached.given if all(hasattr(type(value), name) for name in methods)}
