@@ -34,7 +34,7 @@ from typing import Any, TypeAlias
 import mindspore as ms
 import numpy as np
 import xxhash
-from mindspore import nn
+from mindspore import nn, ops
 
 from ckptkit.core.tensors import Array
 from ckptkit.mindspore.observe.attributes import (
@@ -98,6 +98,7 @@ _FIXED = (*ATOMS, tuple, type, types.FunctionType, types.BuiltinFunctionType)
 _RANDOM_OR_TIME = frozenset(
     ("random", "rand", "randn", "randint", "normal", "uniform", "choice", "shuffle", "permutation", "time")
 )
+_CONSTANTS = (*ATOMS, ops.Primitive)
 _SAMPLE_BYTES = 1 << 20
 _MOST_TENSOR_BYTES = 1 << 26
 _MOST_TEXT, _MOST_ATOMS = 200, 10_000
@@ -489,14 +490,15 @@ def _parts_of_object(value: Any, known: Known) -> Parts:
 
 
 def _is_setting(kind: Any, name: str, part: Any) -> bool:
-    """Return whether an attribute is a number or a text that methods of MindSpore's, or of a thread's, class assign."""
-    return type(part) in _ATOMS and not issubclass(kind, nn.Optimizer) and name in _assigned_by_library(kind)
+    """Return whether an attribute is a constant that methods of MindSpore's, or of a thread's, class assign."""
+    return name in _assigned_by_library(kind) and issubclass(type(part), _CONSTANTS)
 
 
 @functools.lru_cache(maxsize=4096)
 def _assigned_by_library(kind: Any) -> frozenset[str]:
     names = set[str]()
-    for base in kind.__mro__:
+    # An optimizer is compiled in PYNATIVE mode, too, with the numbers that it has then.
+    for base in () if issubclass(kind, nn.Optimizer) else kind.__mro__:
         keeps_state = str(base.__module__).startswith(_KEEPS_STATE) and not issubclass(kind, nn.Cell)
         if library_of(base) in ("mindspore", "threading") and not keeps_state:
             names |= _assigned_in(base)
