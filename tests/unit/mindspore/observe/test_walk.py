@@ -262,6 +262,10 @@ def test_a_stored_parameter_in_a_container_is_named_by_its_parameter():
     weight = Net().weight
     known = Known(stored={id(weight)})
     assert walked(known, x=[weight, []]).nodes["x[0]"].text == "the parameter weight"
+    both = {"first": Net().weight, "second": Net().weight}
+    known = Known(parameters=both, stored={*map(id, both.values())})
+    texts = {walked(known, x=order).nodes["x"].text for order in ([*both.values()], [*both.values()][::-1])}
+    assert texts == {"list of 2 parameters str 'first second'", "list of 2 parameters str 'second first'"}
 
 
 def test_objects_of_the_data_are_named_and_not_walked():
