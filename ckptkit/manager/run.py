@@ -282,15 +282,12 @@ class Run:
         return outcome
 
     def _meet_after(self, handle: SaveHandle, *, is_late: bool) -> list[RankStatus]:
-        """Tell all ranks how this rank's part of the final save ended."""
+        """Tell all ranks how this rank's part of the final save ended; the next meeting ends them after a takeover."""
         if self.results.busy:
             return self.rank_sync.words(RankStatus(busy=True, late=is_late), None)
         error = handle.exception()
-        if error is None:
-            return self.rank_sync.words(RankStatus(committed=handle.result()), None)
-        end = error if isinstance(error, StaleAttemptError) else None
-        mine = RankStatus(failure=account_of(error), end=None if end is None else RankFailure.of(end))
-        return self.rank_sync.words(mine, end)
+        mine = RankStatus(committed=handle.result()) if error is None else RankStatus(failure=account_of(error))
+        return self.rank_sync.words(mine, None)
 
     def _when_idle(self, meet: Callable[..., list[RankStatus]], left: Countdown) -> list[RankStatus]:
         """Meet the other ranks again and again until none writes any more.

@@ -1,7 +1,7 @@
 """Lists checkpoints with progress and size, and tells why each one is still kept; reads only, and proves no shard.
 
-A checkpoint whose documents are corrupt is listed with the reason: `list_checkpoints` checks all of them,
-`latest_checkpoint` all but the rank files, `list_rows` the manifest and the sizes of files.
+A checkpoint whose documents are corrupt is listed with the reason: `list_rows` checks the manifest and the sizes of all
+files, `latest_checkpoint` COMMIT and the manifest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import islice, pairwise
 from typing import Literal
 
 from ckptkit.checkpoint.commit import reread_if_corrupt
-from ckptkit.checkpoint.open import compare_size, decode_manifest, missing, open_checkpoint, open_manifest, read_rank
+from ckptkit.checkpoint.open import compare_size, decode_manifest, missing, open_manifest, read_rank
 from ckptkit.checkpoint.receipts import certified_from
 from ckptkit.core.progress import Progress
 from ckptkit.core.worker import each_of
@@ -64,14 +64,8 @@ class Rows:
 
 
 def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
-    """List every committed checkpoint, oldest attempt first; check all its documents, many checkpoints at a time."""
-    survey = Survey(storage)
-    names = list(filter(survey.is_committed, survey.names))
-    for number in {name.attempt for name in names}:  # before threads ask for them
-        with contextlib.suppress(UnusableCheckpointError):
-            survey.document(number)
-
-    return _describe_all(names, lambda name: open_checkpoint(storage, name, survey.document(name.attempt)).manifest)
+    """List every committed checkpoint, oldest attempt first, as `list_rows` does."""
+    return list_rows(storage, None).shown
 
 
 def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
@@ -100,8 +94,13 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
         with lock:  # several threads may ask at once, and a listing is made once
             return walked()
 
+    def describe(name: CheckpointName) -> CheckpointInfo | None:
+        with contextlib.suppress(CheckpointNotFoundError):  # a running job has removed it since
+            return _describe(name, lambda name: _read_manifest(storage, survey.files(name), frozen, name))
+        return None
+
     rows = Rows(
-        _describe_all(shown, lambda name: _read_manifest(storage, survey.files(name), frozen, name)),
+        [info for info in each_of(shown, describe) if info is not None],
         len(names) - len(shown),
         {str(name): sum(survey.files(name).values()) for name in shown},
         {str(name): certified_from(survey.files(name)) for name in shown},
@@ -147,17 +146,6 @@ def _read_manifest(
     for key, expected_bytes in expected.items():
         compare_size(storage, name, key, sizes.get(key), expected_bytes)
     return manifest
-
-
-def _describe_all(names: Sequence[CheckpointName], read: Callable[[CheckpointName], Manifest]) -> list[CheckpointInfo]:
-    """Describe those of ``names`` that were not removed since they were listed, many at a time."""
-
-    def describe(name: CheckpointName) -> CheckpointInfo | None:
-        with contextlib.suppress(CheckpointNotFoundError):
-            return _describe(name, read)
-        return None
-
-    return [info for info in each_of(names, describe) if info is not None]
 
 
 def _describe(name: CheckpointName, read: Callable[[CheckpointName], Manifest]) -> CheckpointInfo:

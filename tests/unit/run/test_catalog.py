@@ -7,11 +7,13 @@ import pytest
 from support.runs.dict_storage import Counted, DictStorage, pages_of
 from support.runs.long_run import long_run, names_of, save, start
 
+from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.errors import StorageError
 from ckptkit.format.documents import Void, encode
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run import catalog
-from ckptkit.run.catalog import latest_checkpoint, list_checkpoints, list_rows
+from ckptkit.run.catalog import latest_checkpoint, list_rows
+from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.faults import Fault
 
@@ -35,7 +37,12 @@ def only_problem(storage, name):
 
 
 def test_a_row_is_what_opening_the_checkpoint_tells(storage):
-    assert list_rows(storage, None).shown == list_checkpoints(storage)
+    documents = Documents(storage)
+    for info in list_rows(storage, None).shown:
+        name = CheckpointName.parse(info.name)
+        opened = open_checkpoint(storage, name, documents.document(name.attempt)).manifest
+        told = (info.progress, info.created_at, info.size_bytes, info.metrics, info.problem)
+        assert told == (opened.progress, opened.created_at, opened.size_bytes, opened.metrics, None)
 
 
 def test_what_a_row_sees_is_named(name):
@@ -123,9 +130,8 @@ def test_unusable_run_is_listed_with_error(storage):
 
 def test_storage_failure_is_no_row_or_empty_list(storage):
     failing = Counted(storage, [Fault("error", operations={"read"}, key="*/manifest.json", times=None)])
-    for read in (lambda: list_rows(failing, None), lambda: list_checkpoints(failing)):
-        with pytest.raises(StorageError, match="injected"):
-            read()
+    with pytest.raises(StorageError, match="injected"):
+        list_rows(failing, None)
 
 
 COUNTS = (900, 1080, 1020)  # checkpoints by attempt
