@@ -34,7 +34,7 @@ from ckptkit.manager.process import AT_EXIT, LastCall
 from ckptkit.manager.writer import NotEndedError, account_of, warn_of_failure
 from ckptkit.run.attempt import Leader, Opened, Opening, open_attempt
 from ckptkit.run.homes import Homes, open_homes
-from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy
+from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.upload import PartUploader, Uploader, UploadOutcome, UploadPace
 from ckptkit.storage import RootLock, Storage, is_inside, is_same_place
 
@@ -427,19 +427,15 @@ class Chain:
             last = [*self._agreed.items()][-1:]  # its writer may not have offered it yet
             self._agreed = {**dict(last), name: agreed}
 
-    def sparing(self, policy: KeepPolicy) -> KeepPolicy:
-        """Return ``policy`` for the run root, extended to keep the checkpoints that are being uploaded."""
-        return AnyKeep((policy, _UnderWay(self))) if self.exists else policy
-
-    def is_under_way(self, name: str) -> bool:
-        return any(str(uploads.under_way) == name for uploads in self._uploads)
+    def is_under_way(self, name: CheckpointName) -> bool:
+        return any(uploads.under_way == name for uploads in self._uploads)
 
     def has(self, name: CheckpointName) -> bool:
         """Return whether ``name`` is known to be committed at a mirror that is required.
 
         It is looked for there now, since retention and people remove checkpoints at mirrors, too. Any thread.
         """
-        if self.is_under_way(str(name)):
+        if self.is_under_way(name):
             return False
         for mirror in [uploads.mirror.storage for uploads in self._uploads if uploads.mirror.required]:
             try:
@@ -564,13 +560,3 @@ def _fault_of(mirror: Storage) -> StorageError | None:
     except OSError as error:  # in one rank alone, the others would wait for its word
         return StorageError(f"could not look at {mirror.url}: {error}")
     return None
-
-
-class _UnderWay(KeepPolicy):
-    """Keeps the checkpoints that are being uploaded."""
-
-    def __init__(self, chain: Chain) -> None:
-        self._chain = chain
-
-    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        return frozenset([known.name for known in checkpoints if self._chain.is_under_way(known.name)])

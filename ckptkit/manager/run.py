@@ -670,7 +670,8 @@ def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver | Par
     room = room_of(setup.storage, CHECKPOINTS)
     if not rank_sync.leads:
         return PartSaver(setup.storage, opened.document, rank_sync.rank, room)
-    retention = Retention(setup.storage, opened.document, setup.mirrors.sparing(setup.keep), setup.mirrors.has)
+    mirrors = {"is_elsewhere": setup.mirrors.has, "is_uploaded": setup.mirrors.is_under_way}
+    retention = Retention(setup.storage, opened.document, setup.keep, **mirrors)
     try:
         sweep(setup.storage, opened.document, has_mirror=setup.mirrors.exists)
     except StorageError as error:

@@ -82,12 +82,14 @@ class Retention:
         storage: Storage,
         attempt: AttemptDocument,
         policy: KeepPolicy,
+        *,
         is_elsewhere: Callable[[CheckpointName], bool] = lambda name: False,
+        is_uploaded: Callable[[CheckpointName], bool] = lambda name: False,
     ) -> None:
         self._storage = storage
         self._attempt = attempt
         self._policy = policy
-        self._is_elsewhere = is_elsewhere
+        self._is_elsewhere, self._is_uploaded = is_elsewhere, is_uploaded  # at a mirror; to a mirror at this moment
         self._documents = Documents(storage)
         self._lineage = Lineage(self._documents, attempt.attempt)
         self._check_fence = partial(check_fence, storage, attempt)
@@ -211,7 +213,7 @@ class Retention:
     def _unwanted(self, newest_first: Sequence[_Folder]) -> list[_Folder]:
         """Return what the policy does not keep, oldest first; it judges nothing without the metrics that it needs."""
         # The parent is one of these until this attempt has two commits.
-        spared = newest_first[:2]
+        spared = [*newest_first[:2], *(folder for folder in newest_first if self._is_uploaded(folder.name))]
         judged = [folder for folder in reversed(newest_first) if folder.has_metrics or not self._policy.needs_metrics]
         kept = self._policy.keeps([folder.keepable for folder in judged])
         return [folder for folder in judged if folder.keepable.name not in kept and folder not in spared]
