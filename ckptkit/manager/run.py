@@ -47,7 +47,7 @@ from ckptkit.manager.schedule import EndSchedule, SaveSchedule
 from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults, account_of
 from ckptkit.run.attempt import Opened, Opening, RankFailure, follow, lead
 from ckptkit.run.event_log import EventLog
-from ckptkit.run.interval import NO_HISTORY, History, read_history
+from ckptkit.run.interval import History, read_history
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.retention import Retention, sweep
 from ckptkit.run.saver import PartSaver, Saver
@@ -120,12 +120,13 @@ class Run:
         self.results = SaveResults(url, allowed, saving.on_save, rank_sync, newest=newest)
         self.preemption = PreemptionRequest(setup.preemption, newest=newest, url=url, monotonic=self._monotonic)
         self.end_schedule = EndSchedule(self.preemption, rank_sync, self.results, self._monotonic)
+        chooses_interval = automatic(setup.save) is not None and rank_sync.leads
         self.schedule = SaveSchedule(
             setup.save,
             saving.mid_cycle,
             rank_sync,
             self.results,
-            _history(setup, opened) if automatic(setup.save) is not None and rank_sync.leads else NO_HISTORY,
+            read_history(setup.storage, opened.document.attempt) if chooses_interval else History(),
             clock=setup.system.clock,
             monotonic=self._monotonic,
             record=self.recorder.interval,
@@ -653,16 +654,6 @@ class Run:
             rank=self.rank_sync.rank,
             ranks=self.rank_sync.size,
         )
-
-
-def _history(setup: Setup, opened: Opened) -> History:
-    try:
-        return read_history(setup.storage, opened.document.attempt)
-    except StorageError as error:
-        _log.warning(
-            "could not read the events of earlier attempts, so SaveEvery.auto begins as in a new run: %s", error
-        )
-        return NO_HISTORY
 
 
 def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver | PartSaver:

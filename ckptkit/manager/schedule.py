@@ -22,7 +22,7 @@ from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.options import MidCycle
 from ckptkit.manager.preemption import PreemptionRequest
 from ckptkit.manager.writer import SaveResults
-from ckptkit.run.interval import NO_HISTORY, ChosenInterval, History, SaveTimes, choose_interval, frequency
+from ckptkit.run.interval import ChosenInterval, History, SaveTimes, choose_interval, frequency
 from ckptkit.snapshot import Capturable
 
 _log = logging.getLogger("ckptkit")
@@ -46,7 +46,7 @@ class SaveSchedule:
         mid_cycle: MidCycle,
         rank_sync: RankSync,
         results: SaveResults,
-        history: History = NO_HISTORY,
+        history: History | None = None,
         *,
         clock: Callable[[], datetime],
         monotonic: Callable[[], float],
@@ -58,13 +58,13 @@ class SaveSchedule:
         self._cycle_start: Progress | None = None
         # Of `SaveEvery.auto`, which rank 0 measures for all.
         self._auto = automatic(policy)
-        self._results, self._history, self._record = results, history, record
+        self._results, self._history, self._record = results, history or History(), record
         self._clock, self._monotonic = clock, monotonic
         self._began_at = monotonic()
         self._boundaries: deque[tuple[int, float]] = deque(maxlen=_SAVES)  # cycles and seconds at begins of saves
         self._logged_cycles: int | None = None
         self._has_told_stretch = False
-        self._interval_cycles = 1 if history.interval is None else history.interval.cycles
+        self._interval_cycles = 1 if self._history.interval is None else self._history.interval.cycles
 
     def begin(self, progress: Progress) -> None:
         """Let all ranks agree on the first interval of `SaveEvery.auto`, if that is used; a collective then."""

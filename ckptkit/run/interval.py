@@ -6,15 +6,19 @@ number of files is read. Failures are taken to be independent of each other and 
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 
 from ckptkit.core.text import many, span
+from ckptkit.errors import StorageError
 from ckptkit.format.events import Bound, Interval
 from ckptkit.run.event_log import read_segments, segments_of
 from ckptkit.run.goodput import life_of
 from ckptkit.run.index import Documents
 from ckptkit.storage import Storage
+
+_log = logging.getLogger("ckptkit")
 
 SHORTEST_MEAN = 10.0  # seconds between failures; the prior: each octave from here
 LONGEST_MEAN = 100 * 86_400.0  # up to here is as likely as any other
@@ -96,10 +100,18 @@ class History:
     interval: Interval | None = None
 
 
-NO_HISTORY = History()
-
-
 def read_history(storage: Storage, before: int) -> History:
+    """Read the history before an attempt; if the storage fails, a warning says so, and it is that of a new run."""
+    try:
+        return _read_history(storage, before)
+    except StorageError as error:
+        _log.warning(
+            "could not read the events of earlier attempts, so SaveEvery.auto begins as in a new run: %s", error
+        )
+        return History()
+
+
+def _read_history(storage: Storage, before: int) -> History:
     numbers: dict[int, list[int]] = {}
     for attempt, number in segments_of(storage):
         if attempt < before:

@@ -48,7 +48,6 @@ from ckptkit.storage.local_files import has_no_room
 
 UploadOutcome = Literal["copied", "present", "void", "gone"]
 
-_TRIES = 3  # as many as an upload gets at the end of a training; below them, a bucket repeats each request
 _LONGER = 3  # ranks store about as much as each other, but not every way to a mirror is equally fast
 _FIRST_PAUSE = timedelta(milliseconds=50)
 _LONGEST_PAUSE = timedelta(seconds=1)
@@ -144,7 +143,7 @@ class Uploader(_Uploads):
         there = read_commit(self._mirror, name)
         if there is not None:
             make_durable(self._mirror, name.commit_key, encode(there))
-            if isinstance(there, Commit) and self._brings_home:
+            if isinstance(there, Commit):
                 self._bring_home(name)
             return "void" if isinstance(there, Void) else "present"
         document = self._document(name)
@@ -160,6 +159,7 @@ class Uploader(_Uploads):
                     self._remove_given_up(besides=name)  # what an earlier upload has left may be what fills it
             raise
         self._check_fence()  # a start that looked there before COMMIT does not know of it
+        self._bring_home(name)
         self._tidy(name)
         return "copied"
 
@@ -190,7 +190,9 @@ class Uploader(_Uploads):
         raise failed
 
     def _bring_home(self, name: CheckpointName) -> None:
-        """Copy ``name`` from the mirror to the local root, so that the next start reads it there."""
+        """Copy ``name`` to the local root, once, if that lacks it, so that the next start reads it there."""
+        if not self._brings_home:
+            return
         self._brings_home = False
         try:
             if read_commit(self._local, name) is not None:  # or void: a start found the remains of such a copy
@@ -199,7 +201,9 @@ class Uploader(_Uploads):
             # In memory, with room for the next save beside it: that one matters more.
             room_of(self._local, CHECKPOINTS).expect(2 * opened.size_bytes, f"{name} and the next save")
             self.size_bytes, self.done_bytes = opened.size_bytes, 0
-            self._copy_home(Transfer(self._mirror, self._local, opened))
+            transfer = Transfer(self._mirror, self._local, opened)
+            transfer.compare()
+            transfer.finish(self._count, before_commit=lambda: check_fence(self._local, self._attempt))
         except CkptKitError as error:
             self._check_fence()  # a later attempt may have swept what was copied
             _log.warning(
@@ -209,17 +213,6 @@ class Uploader(_Uploads):
             self._remove_remains(name)
         else:
             _log.info("%s is back at %s, copied from %s", name, self._local.url, self._mirror.url)
-
-    def _copy_home(self, transfer: Transfer) -> None:
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                transfer.compare()
-                transfer.finish(self._count, before_commit=lambda: check_fence(self._local, self._attempt))
-                return
-            except StorageError as error:
-                if not tries_left:
-                    raise
-                _log.info("copying back to %s failed and is tried again: %s", self._local.url, error)
 
     def _remove_remains(self, name: CheckpointName) -> None:
         """Remove what an unfinished copy of ``name`` has left at the local root, which may be short of room."""
