@@ -264,7 +264,8 @@ class Uploads:
         if not self._sweep_due:
             return
         try:
-            self._sweep_due = self._uploader.sweep()
+            self._uploader.sweep()
+            self._sweep_due = False
         except StaleAttemptError as error:
             self._stale = error
         except BaseException as error:  # noqa: BLE001 - costs space only, and no caller would see it

@@ -280,9 +280,7 @@ def _new_folder(name: CheckpointName) -> _Folder:
     return _Folder(name, Keepable(str(name), name.cycles, name.micro_step))
 
 
-def sweep(
-    storage: Storage, attempt: AttemptDocument, *, has_mirror: bool, stuck: set[object] | None = None
-) -> list[CheckpointName]:
+def sweep(storage: Storage, attempt: AttemptDocument, *, has_mirror: bool) -> list[CheckpointName]:
     """Void and then empty the uncommitted folders of earlier attempts; return the emptied ones."""
     survey = Survey(storage)  # this may take long: list before the fence check, so that deletions follow it closely
     check = partial(check_fence, storage, attempt)
@@ -298,15 +296,12 @@ def sweep(
         if is_void and remove_data(storage, name):
             emptied.append(name)
 
-    stuck = set() if stuck is None else stuck
-    names = remove_each(storage, earlier, empty, check, stuck)
+    remove_each(storage, earlier, empty, check)
     living = {name.attempt for name in earlier if survey.is_committed(name)}
     numbers = {number for folder in storage.list(FROZEN).folders if (number := parse_frozen(folder)) is not None}
     ended = [number for number in numbers - living if number < attempt.attempt and survey.shows_end_of(number)]
-    keys = remove_frozen_of(ended, storage, attempt.token, check, stuck)
-    keys |= delete_each(storage, _old_voids(storage, survey, attempt), check, stuck)
-    stuck.clear()
-    stuck.update(names, keys)
+    remove_frozen_of(ended, storage, attempt.token, check)
+    delete_each(storage, _old_voids(survey, attempt), check)
     if not has_mirror:
         _forget_failed_starts(storage, survey, attempt)
     return emptied
@@ -342,28 +337,20 @@ def remove_each(
     return set(stuck)
 
 
-def delete_each(
-    storage: Storage, keys: Sequence[str], check: Callable[[], object], warned: Collection[object] = ()
-) -> set[str]:
+def delete_each(storage: Storage, keys: Sequence[str], check: Callable[[], object]) -> set[str]:
     """Delete ``keys`` in one call, and one by one where that fails, as `remove_each` does; return what is stuck."""
     try:
         if keys:
             storage.delete(keys)
     except StorageError:
-        return remove_each(storage, keys, lambda key: storage.delete([key]), check, warned)
+        return remove_each(storage, keys, lambda key: storage.delete([key]), check)
     return set()
 
 
-def remove_frozen_of(
-    attempts: Collection[int],
-    storage: Storage,
-    token: str,
-    check: Callable[[], object],
-    warned: Collection[object] = (),
-) -> set[str]:
+def remove_frozen_of(attempts: Collection[int], storage: Storage, token: str, check: Callable[[], object]) -> set[str]:
     """Call `remove_frozen` for each of ``attempts``, as `remove_each` does; return the folders that are stuck."""
     folders = {frozen_folder(number): number for number in sorted(attempts)}
-    return remove_each(storage, folders, lambda key: remove_frozen(storage, folders[key], token), check, warned)
+    return remove_each(storage, folders, lambda key: remove_frozen(storage, folders[key], token), check)
 
 
 def remove_frozen(storage: Storage, attempt: int, token: str) -> None:
@@ -432,7 +419,7 @@ def _forget_failed_starts(storage: Storage, survey: Survey, attempt: AttemptDocu
         storage.delete([attempt_key(number)])
 
 
-def _old_voids(storage: Storage, survey: Survey, attempt: AttemptDocument) -> list[str]:
+def _old_voids(survey: Survey, attempt: AttemptDocument) -> list[str]:
     """Return the void markers of attempts below those of the two newest commits of this attempt's lineage.
 
     A COMMIT that arrives that late makes no difference: a start takes one of these two commits.

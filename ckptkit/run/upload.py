@@ -84,7 +84,7 @@ class UploadPace:
         self._lifted = Latch()
 
 
-class _Uploads:
+class _RankUploader:
     """Counts the bytes of the current upload, else of the last one, and remembers the files that are proven there."""
 
     def __init__(
@@ -107,7 +107,7 @@ class _Uploads:
         self._proven = {key for key in self._proven if key.startswith(f"{FROZEN}/")}
 
 
-class Uploader(_Uploads):
+class Uploader(_RankUploader):
     def __init__(
         self,
         homes: Sequence[Storage],
@@ -127,7 +127,6 @@ class Uploader(_Uploads):
         self._is_hurried = False
         self._retention = Retention(mirror, attempt, policy)
         self._begun: set[CheckpointName] = set()
-        self._stuck: set[object] = set()  # could not be swept
         self._shared: frozenset[int] = frozenset()  # numbers of the local documents when both had the same
         self._tried: set[CheckpointName] = set()  # whose other parts were waited for
         self._has_run = False  # whether the local root had run.json then, too
@@ -168,10 +167,9 @@ class Uploader(_Uploads):
         if self._receipts is not None:
             self._receipts.hurry()
 
-    def sweep(self) -> bool:
-        """Remove what earlier attempts left at the mirror; return whether some stays."""
-        sweep(self._mirror, self._attempt, has_mirror=True, stuck=self._stuck)
-        return bool(self._stuck)
+    def sweep(self) -> None:
+        """Remove what earlier attempts left at the mirror."""
+        sweep(self._mirror, self._attempt, has_mirror=True)
 
     def _document(self, name: CheckpointName) -> AttemptDocument:
         own = name.attempt == self._attempt.attempt
@@ -281,7 +279,7 @@ class Uploader(_Uploads):
         self._begun.difference_update(given_up)  # what is stuck is left to the sweep of the next start
 
 
-class PartUploader(_Uploads):
+class PartUploader(_RankUploader):
     """Uploads the parts of one rank above 0; commits and removes nothing."""
 
     def __init__(
@@ -319,8 +317,7 @@ class PartUploader(_Uploads):
         self._patience = min(self._patience, FAREWELL)
         self._hurried.open()
 
-    def sweep(self) -> bool:
-        return False
+    def sweep(self) -> None: ...
 
     def _is_committed(self, name: CheckpointName) -> bool:
         """Wait until rank 0 has committed ``name`` at the run root, or given it up."""
