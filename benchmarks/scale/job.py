@@ -22,6 +22,7 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import Leaf, leaf_of
+from ckptkit.core.waiting import Patience
 from ckptkit.format.layout import CheckpointName
 from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.run.attempt import Opened, Opening, follow, lead, open_attempt
@@ -279,7 +280,7 @@ class Job:
     def _begin(self) -> None:
         document = self.opened.document
         receipts = (
-            Receipts(self.storage, self.ranks, PATIENCE, monotonic=self.network.now, pause=self.network.wait)
+            Receipts(self.storage, self.ranks, Patience(PATIENCE), monotonic=self.network.now, pause=self.network.wait)
             if self.ranks > 1
             else None
         )

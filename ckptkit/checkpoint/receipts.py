@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
+from ckptkit.core.waiting import Patience
 from ckptkit.core.worker import Latch
 from ckptkit.errors import CheckpointNotFoundError, SaveFailedError
 from ckptkit.format.documents import Commit, FileEntry, RankManifest
@@ -28,7 +29,6 @@ _CERTIFIED = "certified-from-"
 _PREFIX = f"receipts/{_CERTIFIED}"
 _FIRST_PAUSE = timedelta(milliseconds=20)
 _LONGEST_PAUSE = timedelta(seconds=1)
-FAREWELL = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Receipts:
         self,
         storage: Storage,
         ranks: int,
-        patience: timedelta,
+        patience: Patience,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] | None = None,
@@ -121,12 +121,10 @@ class Receipts:
         self._given_up.setdefault(save_number, why)
         self._woken.open()
 
-    def hurry(self) -> None:
-        """Wait at most a few seconds: this rank exits because of an error, and other ranks may have died of it."""
-        self._patience = min(self._patience, FAREWELL)
-        self._woken.open()
-
-    def collect(self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None]) -> tuple[Receipt, ...]:
+    def collect(
+        self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None], *, least_seconds: float = 0.0
+    ) -> tuple[Receipt, ...]:
+        """Return the receipts of all ranks; raise if none arrives for so long as patience and ``least_seconds`` say."""
         number = own.save_number
         receipts: dict[int, Receipt] = {own.rank: own}
         since = self._monotonic()
@@ -154,10 +152,11 @@ class Receipts:
                 raise SaveFailedError(
                     f"{self._given_up[number]}; the save of {checkpoint} by {self._ranks} ranks committed nothing"
                 )
-            if now - since >= self._patience.total_seconds():
+            patience = self._patience.seconds(least_seconds)
+            if now - since >= patience:
                 raise SaveFailedError(
                     f"{_ranks_in_words(missing)} of {self._ranks} did not write their part of {checkpoint}, and no "
-                    f"other part arrived for {self._patience}. Nothing was committed. Check the logs of those ranks; "
+                    f"other part arrived for {timedelta(seconds=patience)}. Nothing was committed. Check the logs of those ranks; "
                     "if the ranks are alive but slow, increase Ranks(patience=...)"
                 )
             if pause == _LONGEST_PAUSE:

@@ -1,4 +1,4 @@
-"""Counts down the time that is left, and logs how a long wait goes on. One thread."""
+"""Counts down the time that is left, says how long ranks wait for each other, and logs how a long wait goes on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TypeAlias
 _log = logging.getLogger("ckptkit")
 
 _LINE_EVERY = timedelta(seconds=30)
+_FAREWELL = timedelta(seconds=10)
 
 Countdown: TypeAlias = Callable[[], float]
 
@@ -22,6 +23,22 @@ def countdown(timeout: timedelta | None) -> Countdown:
         return lambda: math.inf
     until = time.monotonic() + timeout.total_seconds()
     return lambda: max(0.0, until - time.monotonic())
+
+
+class Patience:
+    """Says how long this rank waits for other ranks; any thread may call it."""
+
+    def __init__(self, usual: timedelta) -> None:
+        self._usual = usual
+        self.is_short = False
+
+    def hurry(self) -> None:
+        """Wait at most a few seconds from now on: this rank exits because of an error; others may have died of it."""
+        self.is_short = True
+
+    def seconds(self, least: float = 0.0) -> float:
+        usual = max(self._usual.total_seconds(), least)
+        return min(usual, _FAREWELL.total_seconds()) if self.is_short else usual
 
 
 class LongWait:

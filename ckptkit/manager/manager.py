@@ -347,8 +347,7 @@ class CheckpointManager:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._run is not None and error is not None and not self._is_forked:
-            self._run.saver.hurry()
-            self._run.mirrors.hurry()
+            self._run.patience.hurry()
         try:
             self._close(None, error)
         except Exception as also:  # on_save's own too: none may hide the first error

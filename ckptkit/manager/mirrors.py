@@ -22,7 +22,7 @@ from itertools import combinations
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.core.contents import Contents
 from ckptkit.core.text import many
-from ckptkit.core.waiting import Countdown, LongWait, countdown
+from ckptkit.core.waiting import Countdown, LongWait, Patience, countdown
 from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
@@ -77,7 +77,7 @@ class Uploads:
         self._unreported: BaseException | None = None
         self._stale: StaleAttemptError | None = None
         self._patience = None if mirror.required else OPTIONAL_PATIENCE
-        self._is_hurried = self._is_urgent = False
+        self._is_urgent = False
         self.last_call = LastCall(self._finish_at_exit)  # before any save's callback, so it runs after them
 
     @property
@@ -179,7 +179,7 @@ class Uploads:
         self.urge()
         self.settle(seconds_left)
         for number in range(1 if self._behind[-1:] == [self._given_up] else ERROR_BUDGET - 1):
-            if (number > 0 or self._is_hurried) and isinstance(self._error, SaveFailedError):
+            if (number > 0 or self._uploader.patience.is_short) and isinstance(self._error, SaveFailedError):
                 break  # another rank's part is missing: that rank has had its time twice
             if not self.try_again(given_up=True):
                 break
@@ -199,14 +199,9 @@ class Uploads:
         if self._idle.is_open and self._error is None:
             self.try_again(given_up=True)
 
-    def hurry(self) -> None:
-        """Wait at most a few more seconds for other ranks, and do not wait for a missing part again."""
-        self._is_hurried = True
-        self._uploader.hurry()
-
     def _finish_at_exit(self) -> None:
         self._uploader.pace.lift()
-        self._uploader.hurry()
+        self._uploader.patience.hurry()
         self.settle(countdown(None))
 
     def _wake(self) -> None:
@@ -380,7 +375,7 @@ class Chain:
             return open_attempt(self._local, opening, leader)
         return open_homes(self.homes, [mirror.storage.url for mirror in self._away], opening, leader)
 
-    def begin(self, opened: Opened, rank_sync: RankSync, patience: timedelta) -> None:
+    def begin(self, opened: Opened, rank_sync: RankSync, patience: Patience) -> None:
         """Start to upload what the mirrors lack; call this once the root was swept.
 
         A checkpoint that is being copied back to the root would be taken for the remains of a dead save.
@@ -486,10 +481,6 @@ class Chain:
         self._is_ending = True
         for uploads in self._uploads:
             uploads.urge()
-
-    def hurry(self) -> None:
-        for uploads in self._uploads:
-            uploads.hurry()
 
     def abandon(self) -> None:
         """Let the exit wait for no upload; a later start completes or removes what is half uploaded."""

@@ -30,7 +30,7 @@ from ckptkit.core.save_policy import SavePolicy, automatic
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.core.stack import call_of
 from ckptkit.core.text import many
-from ckptkit.core.waiting import Countdown, countdown
+from ckptkit.core.waiting import Countdown, Patience, countdown
 from ckptkit.core.worker import NoThreadError
 from ckptkit.errors import CkptKitError, Preempted, ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.events import Began, How, Spent
@@ -110,7 +110,8 @@ class Run:
         )
         log = EventLog(setup.storage, opened.document) if saving.events and rank_sync.leads else None
         self.recorder = Recorder(log, began, clock=setup.system.clock, monotonic=self._monotonic)
-        self.saver = _new_saver(setup, opened, rank_sync)
+        self.patience = Patience(setup.ranks.patience)
+        self.saver = _new_saver(setup, opened, rank_sync, self.patience)
         saver, restored = self.saver, None if opened.contents is None else opened.contents.checkpoint
 
         def newest() -> str | None:  # without this run, which would be in a cycle of references
@@ -656,7 +657,7 @@ class Run:
         )
 
 
-def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver | PartSaver:
+def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync, patience: Patience) -> Saver | PartSaver:
     """Return what writes the saves of this rank; free what the remains of dead saves occupy, if it can."""
     room = room_of(setup.storage, CHECKPOINTS)
     if not rank_sync.leads:
@@ -670,7 +671,7 @@ def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver | Par
         _log.warning("could not remove what earlier saves left; a later start will: %s", error)
     receipts = None
     if not rank_sync.is_alone:
-        receipts = Receipts(setup.storage, rank_sync.size, setup.ranks.patience, monotonic=setup.system.monotonic)
+        receipts = Receipts(setup.storage, rank_sync.size, patience, monotonic=setup.system.monotonic)
     return Saver(setup.storage, opened.document, opened.run_id, retention, receipts, room=room)
 
 
@@ -717,7 +718,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
     run = Run(setup, opened, rank_sync, began_at=progress)
     run.schedule.begin_cycle(state, progress)
-    setup.mirrors.begin(opened, rank_sync, setup.ranks.patience)
+    setup.mirrors.begin(opened, rank_sync, run.patience)
     HEARTBEAT.restored(
         root=setup.storage.url,
         mirrors=setup.mirrors.urls,

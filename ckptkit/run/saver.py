@@ -73,8 +73,6 @@ class _RankSaver:
 
     def give_up(self, number: int, why: str) -> None: ...
 
-    def hurry(self) -> None: ...
-
 
 class Saver(_RankSaver):
     def __init__(
@@ -109,10 +107,6 @@ class Saver(_RankSaver):
     def give_up(self, number: int, why: str) -> None:
         if self._receipts is not None:
             self._receipts.give_up(number, why)
-
-    def hurry(self) -> None:
-        if self._receipts is not None:
-            self._receipts.hurry()
 
     def begin(self, request: SaveRequest) -> None:
         """Note the folder before other ranks write into it: it must be voided even if `save` never runs."""

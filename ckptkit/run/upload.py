@@ -24,8 +24,9 @@ from ckptkit.checkpoint.commit import (
     void_or_leave,
 )
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint, open_part
-from ckptkit.checkpoint.receipts import FAREWELL, Receipts, failure_key, post, post_failure, receipt_of
+from ckptkit.checkpoint.receipts import Receipts, failure_key, post, post_failure, receipt_of
 from ckptkit.checkpoint.transfer import Transfer
+from ckptkit.core.waiting import Patience
 from ckptkit.core.worker import Latch
 from ckptkit.errors import (
     CheckpointNotFoundError,
@@ -88,9 +89,9 @@ class _RankUploader:
     """Counts the bytes of the current upload, else of the last one, and remembers the files that are proven there."""
 
     def __init__(
-        self, local: Storage, mirror: Storage, attempt: AttemptDocument, patience: timedelta, pace: UploadPace
+        self, local: Storage, mirror: Storage, attempt: AttemptDocument, patience: Patience, pace: UploadPace
     ) -> None:
-        self._local, self._mirror, self._attempt, self._patience = local, mirror, attempt, patience
+        self._local, self._mirror, self._attempt, self.patience = local, mirror, attempt, patience
         self._monotonic = pace.monotonic
         self._proven: set[str] = set()
         self.pace = pace
@@ -118,13 +119,12 @@ class Uploader(_RankUploader):
         *,
         brings_home: bool = False,
         ranks: int = 1,
-        patience: timedelta = timedelta(0),
+        patience: Patience | None = None,
         pace: UploadPace | None = None,
     ) -> None:
-        super().__init__(homes[0], mirror, attempt, patience, pace or UploadPace(None))
+        super().__init__(homes[0], mirror, attempt, patience or Patience(timedelta(0)), pace or UploadPace(None))
         self._homes, self._brings_home, self._ranks, self._run_id = homes, brings_home, ranks, run_id
-        self._receipts: Receipts | None = None
-        self._is_hurried = False
+        self._receipts = Receipts(mirror, ranks, self.patience, monotonic=self._monotonic)
         self._retention = Retention(mirror, attempt, policy)
         self._begun: set[CheckpointName] = set()
         self._shared: frozenset[int] = frozenset()  # numbers of the local documents when both had the same
@@ -161,11 +161,6 @@ class Uploader(_RankUploader):
         self._bring_home(name)
         self._tidy(name)
         return "copied"
-
-    def hurry(self) -> None:
-        self._is_hurried = True
-        if self._receipts is not None:
-            self._receipts.hurry()
 
     def sweep(self) -> None:
         """Remove what earlier attempts left at the mirror."""
@@ -235,16 +230,13 @@ class Uploader(_RankUploader):
         self._forget_unshared()
 
     def _await_parts(self, opened: OpenedCheckpoint, own_seconds: float) -> None:
-        patience = max(self._patience, timedelta(seconds=_LONGER * own_seconds))
-        self._receipts = Receipts(self._mirror, self._ranks, patience, monotonic=self._monotonic)
-        if self._is_hurried:
-            self._receipts.hurry()
         if opened.name in self._tried:  # what a part's first try has left is not the outcome of the next one
             number = opened.ranks[0].save_number
             self._mirror.delete([failure_key(opened.name, rank, number) for rank in range(1, self._ranks)])
         self._tried = {opened.name}
         own = receipt_of(opened.name, opened.ranks[0], opened.manifest.rank_files[0])
-        receipts = self._receipts.collect(opened.name, own, self._check_fence)
+        least_seconds = _LONGER * own_seconds
+        receipts = self._receipts.collect(opened.name, own, self._check_fence, least_seconds=least_seconds)
         for receipt, file in zip(receipts, opened.manifest.rank_files, strict=True):
             if receipt.file != file:
                 raise SaveFailedError(
@@ -288,13 +280,12 @@ class PartUploader(_RankUploader):
         mirror: Storage,
         attempt: AttemptDocument,
         rank: int,
-        patience: timedelta,
+        patience: Patience,
         *,
         pace: UploadPace,
     ) -> None:
         super().__init__(local, mirror, attempt, patience, pace)
         self._rank = rank
-        self._hurried = Latch()
 
     def upload(self, name: CheckpointName) -> UploadOutcome:
         self._check_fence()
@@ -313,10 +304,6 @@ class PartUploader(_RankUploader):
             raise
         return "copied"
 
-    def hurry(self) -> None:
-        self._patience = min(self._patience, FAREWELL)
-        self._hurried.open()
-
     def sweep(self) -> None: ...
 
     def _is_committed(self, name: CheckpointName) -> bool:
@@ -326,10 +313,9 @@ class PartUploader(_RankUploader):
             there = read_commit(self._local, name)
             if there is not None:
                 return isinstance(there, Commit)
-            if self._monotonic() - begun >= self._patience.total_seconds():
+            if self._monotonic() - begun >= self.patience.seconds():
                 raise SaveFailedError(f"rank 0 has not committed {name} at {self._local.url}, so no part was uploaded")
-            self._hurried = Latch()  # another one for each wait: an open one would let this loop spin
-            self._hurried.wait(pause.total_seconds())
+            Latch().wait(pause.total_seconds())
             pause = min(_LONGEST_PAUSE, pause * 1.5)
 
     def _open(self, name: CheckpointName) -> OpenedCheckpoint:

@@ -17,6 +17,7 @@ from ckptkit.checkpoint.receipts import (
     post_certificate,
     post_failure,
 )
+from ckptkit.core.waiting import Patience
 from ckptkit.errors import CheckpointNotFoundError, SaveFailedError, StaleAttemptError
 from ckptkit.format.documents import FileEntry
 from ckptkit.format.layout import CheckpointName
@@ -62,7 +63,7 @@ def arrive(storage: DictStorage, *ranks: int) -> None:
 
 
 def receipts_of(storage, ranks, clock, patience=PATIENCE) -> Receipts:
-    return Receipts(storage, ranks, patience, monotonic=lambda: clock.now, pause=clock.pause)
+    return Receipts(storage, ranks, Patience(patience), monotonic=lambda: clock.now, pause=clock.pause)
 
 
 def collect(receipts, storage, check=lambda: None) -> tuple[Receipt, ...]:
@@ -111,7 +112,6 @@ def test_word_of_another_save_is_none_of_this_one(number):
             arrive(storage, 1)
 
     receipts = receipts_of(storage, 2, Clock(0, meanwhile))
-    receipts.hurry()
     assert [one.save_number for one in collect(receipts, storage)] == [1, 1]
     assert woken == [False, False]
 
@@ -123,7 +123,7 @@ def test_a_wait_has_an_end():
         arrive(storage, *{*range(1, 13)} - {10, 12})  # who asks for these two is told of 11, too
         receipts = receipts_of(storage, 13, clock, timedelta(seconds=patience))
         if hurries:
-            receipts.hurry()
+            receipts._patience.hurry()
         with pytest.raises(SaveFailedError, match="ranks 10, 12 of 13 did not write"):
             collect(receipts, storage)
         assert waited <= clock.now <= waited + 1
@@ -145,7 +145,7 @@ def test_part_that_lies_elsewhere_fails_the_save():
             own = written(storage, 0)
             del storage.files[lost]
             with pytest.raises(SaveFailedError, match=f"rank {rank} wrote 3 bytes of shards and a document of 2 bytes"):
-                Receipts(storage, 3, PATIENCE).collect(NAME, own, lambda: None)
+                Receipts(storage, 3, Patience(PATIENCE)).collect(NAME, own, lambda: None)
 
 
 def test_certificate_of_a_removed_checkpoint_leaves_nothing():

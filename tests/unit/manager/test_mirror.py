@@ -20,6 +20,7 @@ from support.runs.scenario import CYCLE, attempts, corrupt, digest_at, digest_of
 
 from ckptkit.core import worker
 from ckptkit.core.save_policy import SaveEvery
+from ckptkit.core.waiting import Patience
 from ckptkit.core.worker import Worker
 from ckptkit.errors import Preempted, ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.documents import CopiedFrom, RunDocument, encode
@@ -737,12 +738,9 @@ class Uploading:
 
     def __init__(self, *outcomes) -> None:
         self.outcomes = list(outcomes)
-        self.pace = UploadPace(None)
+        self.pace, self.patience = UploadPace(None), Patience(LONG)
         self.asked: list[str] = []
         self.sweeps = 0
-
-    def hurry(self):
-        pass
 
     def upload(self, name):
         self.asked.append(str(name))
