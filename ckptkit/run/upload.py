@@ -49,6 +49,7 @@ from ckptkit.storage.local_files import has_no_room
 
 UploadOutcome = Literal["copied", "present", "void", "gone"]
 
+_TRIES = 3  # as many as an upload gets at the end of a training; below them, a bucket repeats each request
 _LONGER = 3  # ranks store about as much as each other, but not every way to a mirror is equally fast
 _FIRST_PAUSE = timedelta(milliseconds=50)
 _LONGEST_PAUSE = timedelta(seconds=1)
@@ -194,9 +195,7 @@ class Uploader(_RankUploader):
             # In memory, with room for the next save beside it: that one matters more.
             room_of(self._local, CHECKPOINTS).expect(2 * opened.size_bytes, f"{name} and the next save")
             self.size_bytes, self.done_bytes = opened.size_bytes, 0
-            transfer = Transfer(self._mirror, self._local, opened)
-            transfer.compare()
-            transfer.finish(self._count, before_commit=lambda: check_fence(self._local, self._attempt))
+            self._copy_home(Transfer(self._mirror, self._local, opened))
         except CkptKitError as error:
             self._check_fence()  # a later attempt may have swept what was copied
             _log.warning(
@@ -206,6 +205,17 @@ class Uploader(_RankUploader):
             self._remove_remains(name)
         else:
             _log.info("%s is back at %s, copied from %s", name, self._local.url, self._mirror.url)
+
+    def _copy_home(self, transfer: Transfer) -> None:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                transfer.compare()
+                transfer.finish(self._count, before_commit=lambda: check_fence(self._local, self._attempt))
+                return
+            except StorageError as error:
+                if not tries_left:
+                    raise
+                _log.info("copying back to %s failed and is tried again: %s", self._local.url, error)
 
     def _remove_remains(self, name: CheckpointName) -> None:
         """Remove what an unfinished copy of ``name`` has left at the local root, which may be short of room."""
