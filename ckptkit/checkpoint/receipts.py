@@ -156,8 +156,8 @@ class Receipts:
             if now - since >= patience:
                 raise SaveFailedError(
                     f"{_ranks_in_words(missing)} of {self._ranks} did not write their part of {checkpoint}, and no "
-                    f"other part arrived for {timedelta(seconds=patience)}. Nothing was committed. Check the logs of those ranks; "
-                    "if the ranks are alive but slow, increase Ranks(patience=...)"
+                    f"other part arrived for {timedelta(seconds=patience)}. Nothing was committed. Check the logs of "
+                    "those ranks; if the ranks are alive but slow, increase Ranks(patience=...)"
                 )
             if pause == _LONGEST_PAUSE:
                 check()

@@ -128,6 +128,15 @@ class LifeSpan:
         return self.life.how if self.life is not None else None
 
     @property
+    def attempt(self) -> int | None:
+        return self.life.attempt if self.life is not None else None
+
+    @property
+    def ran_seconds(self) -> float:
+        """Seconds of the life itself, without those between it and the life before."""
+        return sum(seconds for name, seconds in self.seconds.items() if name not in ("down", "unseen"))
+
+    @property
     def is_told(self) -> bool:
         return self.start != Moment()
 
@@ -220,23 +229,8 @@ _NO_DEATHS = {"finished", "preempted", "interrupted", "complete"}  # causes of a
 
 
 @dataclass(frozen=True)
-class LifeAccount:
-    attempt: int | None
-    how: str | None
-    seconds: Mapping[Class, float]
-    phases: Mapping[str, float]
-    is_watched: bool
-    is_known: bool
-
-    @property
-    def ran_seconds(self) -> float:
-        """Seconds of the life itself, without those between it and the life before."""
-        return sum(seconds for name, seconds in self.seconds.items() if name not in ("down", "unseen"))
-
-
-@dataclass(frozen=True)
 class Account:
-    lives: Sequence[LifeAccount]
+    lives: Sequence[LifeSpan]
     is_rough: bool = False
 
     @property
@@ -285,7 +279,7 @@ def account_of(lives: Sequence[Life]) -> Account:
         is_unseen = earlier.how is None or spans.index(later) - spans.index(earlier) > 1
         in_one_command = earlier.command is not None and earlier.command is (later.command or later.watched)
         is_rough = _bridge(earlier, later, "unseen" if is_unseen else "rest" if in_one_command else "down") or is_rough
-    return Account([_account_of_life(span) for span in spans], is_rough)
+    return Account(spans, is_rough)
 
 
 def _classify(span: LifeSpan, kept: int | None, *, is_last: bool) -> None:
@@ -344,17 +338,6 @@ def _gap(earlier: LifeSpan, later: LifeSpan) -> tuple[float, bool]:
     if end.wall is None or start.wall is None:
         return 0.0, True
     return max(0.0, start.wall - end.wall), True
-
-
-def _account_of_life(span: LifeSpan) -> LifeAccount:
-    return LifeAccount(
-        attempt=span.life.attempt if span.life is not None else None,
-        how=span.how,
-        seconds={name: seconds for name, seconds in span.seconds.items() if seconds > 0},
-        phases={name: seconds for name, seconds in span.phases.items() if seconds > 0},
-        is_watched=span.watched is not None,
-        is_known=span.how is not None,
-    )
 
 
 _FACTORS = (0.5, 1.0, 2.0)

@@ -46,7 +46,17 @@ def numbers_of(story: RunStory) -> dict[str, Any]:
         "is_lower_bound": account.is_lower_bound,
         "is_rough": account.is_rough,
         "undisturbed_seconds": account.undisturbed_seconds,
-        "lives": [dataclasses.asdict(life) for life in account.lives],
+        "lives": [
+            {
+                "attempt": life.attempt,
+                "how": life.how,
+                "seconds": {kind: seconds for kind, seconds in life.seconds.items() if seconds > 0},
+                "phases": {phase: seconds for phase, seconds in life.phases.items() if seconds > 0},
+                "is_watched": life.watched is not None,
+                "is_known": life.how is not None,
+            }
+            for life in account.lives
+        ],
         "intervals": [
             {**dataclasses.asdict(choice), "cost_seconds": choice.cost_seconds} for choice in story.alternatives
         ],
@@ -111,7 +121,7 @@ def goodput_section(story: RunStory) -> str:
     if len(account.lives) > 1:
         for life in account.lives[-_MOST_BARS:]:
             name = "before an attempt" if life.attempt is None else f"#{life.attempt}"
-            how = "killed" if life.how is None and not life.is_known else ENDS.get(life.how or "", life.how or "")
+            how = "killed" if life.how is None else ENDS.get(life.how, life.how)
             rows.append(_row(name, life.seconds, longest, how, ran_seconds=life.ran_seconds))
     hidden = len(account.lives) - _MOST_BARS
     more = f'<p class="quiet small">{many(hidden, "earlier life", "earlier lives")} left out.</p>' if hidden > 0 else ""

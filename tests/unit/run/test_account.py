@@ -105,7 +105,7 @@ def test_classes_add_up_with_kills_and_clock_steps(tmp_path, steps_of_clock):
         assert account.totals[name] == pytest.approx(world.truth[name], abs=3 * STEP + 0.5), name
     assert account.totals["starting"] == pytest.approx(3 * 30.0, abs=3 * STEP)
     assert (account.is_lower_bound, account.is_rough) == (True, False)
-    assert [life.is_known for life in account.lives] == [False, False, True]
+    assert [life.how is not None for life in account.lives] == [False, False, True]
 
 
 @pytest.mark.parametrize("reboots", [True, False])
