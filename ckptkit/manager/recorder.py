@@ -87,6 +87,7 @@ class Recorder:
         self._closed = self._warned = False
         self.flush_next = False  # store everything at the next commit, which is the last one
         self._storer: Worker | None = None
+        self._storers_error: BaseException | None = None
 
     def observe(self, micro_step: Values, cycle: Values) -> None:
         """Keep values of the last micro-step, and of the cycle that it ended, for the next `note`."""
@@ -203,20 +204,29 @@ class Recorder:
 
     def _store_within(self, seconds: float) -> None:
         """Store the waiting events, and wait at most ``seconds``: a storage may retry for minutes."""
-        storer = self._begin_storing(gives_way=False)
-        if storer is not None and not storer.wait(seconds) and self._is_storing:
-            self._warn(f"the storage accepted none for {seconds:.1f} s")
+        if (storer := self._begin_storing(gives_way=False)) is not None:
+            storer.wait(seconds)
+            if self._is_storing:
+                self._warn(f"the storage accepted none for {seconds:.1f} s")
+            elif self._storers_error is not None:
+                raise self._storers_error
 
     def _begin_storing(self, *, gives_way: bool) -> Worker | None:
         if self._log is None:
             return None
         try:  # nothing else is caught: the error of a signal handler may come here, and is training's
-            self._storer = Worker(self._store, "ckptkit-events", gives_way=gives_way)
+            self._storer = Worker(self._run, "ckptkit-events", gives_way=gives_way)
             self._storer.start()
         except (NoThreadError, MemoryError) as error:
             self._warn(f"{type(error).__name__}: {error}")
             return None
         return self._storer
+
+    def _run(self) -> None:
+        try:
+            self._store()
+        except BaseException as error:  # noqa: BLE001 - every error belongs to the thread that waits
+            self._storers_error = error
 
     def _store(self) -> None:
         with self._harmless(), self._storing:
