@@ -296,7 +296,6 @@ class PreemptionRequest:
         self._asked_at: float | None = None
         self._number: int | None = None
         self._heard_at: float | None = None
-        self._newest_before: str | None = None
         self._settled = False
         self._look_at = -math.inf  # for the file
         self.why = self.dead_child = ""
@@ -375,7 +374,6 @@ class PreemptionRequest:
                 return False
             self.why = f"{why} after {dead_child}" if dead_child else why
             self.dead_child = dead_child
-            self._newest_before = self._newest()
             self._asked_at = self._monotonic()  # last: the training thread looks at it without the lock
             HEARTBEAT.request("child-died" if dead_child else request, self.why)
             return True
@@ -396,11 +394,6 @@ class PreemptionRequest:
             self._settled = True
             self._changed.notify_all()
 
-    def recall(self) -> None:
-        with self._lock:
-            self._newest_before = self._newest()
-            self._changed.notify_all()
-
     def account(self) -> str:
         newest = self._newest()
         if newest is None:
@@ -414,13 +407,7 @@ class PreemptionRequest:
             if self._settled:
                 return
         within = f"within {self._options.grace.total_seconds():g} s"
-        what, newest = f"nothing was saved {within}", self._newest()
-        if newest != self._newest_before:
-            what = (
-                f"saved {newest}, but the work after a commit, such as the upload to a mirror, or a later save did not "
-                f"end {within}"
-            )
-        self._die(f"{self.why}: {what}")
+        self._die(f"{self.why}: the last save, or what follows it such as an upload, did not end {within}")
 
     def _die(self, what: str) -> NoReturn:
         """End the process now, without flushing buffers or taking locks that the training thread may hold."""

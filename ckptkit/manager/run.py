@@ -274,8 +274,6 @@ class Run:
         self.results.forgive()
         for _ in range(ERROR_BUDGET):
             handle = self._save(state, metrics, left, is_final=True)
-            if not self.rank_sync.leads:
-                self.preemption.recall()  # rank 0 has just reported its earlier commits
             outcome, *_ = self._when_idle(partial(self._meet_after, handle), left)
             self._failure = handle.exception()
             self._collect(tolerate=True)

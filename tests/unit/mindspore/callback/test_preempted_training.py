@@ -179,8 +179,8 @@ def test_signalled_process_always_exits_with_143(root, tmp_path):
     assert "micro-step ended" not in said  # it was noticed while the first one was compiled
     assert said.splitlines()[-2:] == [
         "[ckptkit] SIGTERM: saving within 0.5 s and ending",
-        f"[ckptkit] SIGTERM: nothing was saved within 0.5 s. There is no checkpoint at {empty} yet: the same command "
-        "begins afresh.",
+        "[ckptkit] SIGTERM: the last save, or what follows it such as an upload, did not end within 0.5 s. There is no "
+        f"checkpoint at {empty} yet: the same command begins afresh.",
     ]
     assert names(empty) == []
 
