@@ -22,7 +22,7 @@ from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.options import MidCycle
 from ckptkit.manager.preemption import PreemptionRequest
 from ckptkit.manager.writer import SaveResults
-from ckptkit.run.interval import ChosenInterval, History, SaveTimes, choose_interval, frequency
+from ckptkit.run.interval import REASONS, ChosenInterval, History, SaveTimes, choose_interval, frequency
 from ckptkit.snapshot import Capturable
 
 _log = logging.getLogger("ckptkit")
@@ -164,7 +164,7 @@ class SaveSchedule:
         _log.info(
             "saves come %s, because of %s: each keeps training waiting for %s and takes %s; %s in %s",
             frequency(interval, cycle_seconds, choice.seconds),
-            *(_REASONS[choice.bound], span(choice.times.stall_seconds), span(choice.times.took_seconds)),
+            *(REASONS[choice.bound], span(choice.times.stall_seconds), span(choice.times.took_seconds)),
             *(many(choice.failures.count, "failure"), span(choice.failures.seconds)),
         )
         self._record(
@@ -181,9 +181,6 @@ class SaveSchedule:
                 exposed_seconds=choice.failures.seconds,
             )
         )
-
-
-_REASONS = {"failures": "the failures to expect", "overhead": "the share that saves may take", "storage": "the storage"}
 
 
 class _Sign(StrictModel):

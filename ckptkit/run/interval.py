@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ckptkit.core.text import many, span
@@ -48,6 +49,13 @@ class Failures:
         most = max(likely)
         weights = [math.exp(value - most) for value in likely]
         return sum(map(math.prod, zip(rates, weights, strict=True))) / sum(weights)
+
+
+REASONS: Mapping[Bound, str] = {
+    "failures": "the failures to be expected against the cost of saves",
+    "overhead": "the share of the time that saves may take",
+    "storage": "the time that the storage needs",
+}
 
 
 @dataclass(frozen=True)

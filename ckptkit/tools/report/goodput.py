@@ -12,7 +12,7 @@ from typing import Any
 
 from ckptkit.core.text import ENDS, many, span
 from ckptkit.run.goodput import Class
-from ckptkit.run.interval import frequency
+from ckptkit.run.interval import REASONS, frequency
 from ckptkit.tools.report.story import RunStory
 
 _SHOWN: Mapping[Class, tuple[str, str]] = {  # name and colour
@@ -29,11 +29,6 @@ _SHOWN: Mapping[Class, tuple[str, str]] = {  # name and colour
 }
 _MOST_BARS = 60
 _BAR = 32
-_REASONS = {
-    "failures": "the failures to be expected against the cost of saves",
-    "overhead": "the share of the time that saves may take",
-    "storage": "the time that the storage needs",
-}
 
 
 def numbers_of(story: RunStory) -> dict[str, Any]:
@@ -90,7 +85,7 @@ def notes_of(story: RunStory) -> Iterator[str]:
     if chosen is not None:
         yield (
             f"SaveEvery.auto saves {frequency(chosen.cycles, chosen.cycle_seconds, chosen.seconds)}, decided by "
-            f"{_REASONS[chosen.bound]}: a save keeps training waiting for {span(chosen.stall_seconds)} and takes "
+            f"{REASONS[chosen.bound]}: a save keeps training waiting for {span(chosen.stall_seconds)} and takes "
             f"{span(chosen.took_seconds)}; {many(chosen.failures, 'failure')} in {span(chosen.exposed_seconds)}."
         )
     if story.alternatives:
