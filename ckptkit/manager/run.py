@@ -530,8 +530,7 @@ class Run:
     def _meet(self, moment: _Moment, *, is_late: bool = False) -> list[RankStatus]:
         capture, leads = moment.capture, self.rank_sync.leads
         end, busy = self.results.end, self.results.busy
-        committed = self.saver.committed_at(capture.progress, moment.metrics) if leads else None
-        newest = self.saver.newest if leads else None
+        committed, newest = self.saver.committed_at(capture.progress, moment.metrics), self.saver.newest
         model, cuts = self.rank_sync.model_of(capture.leaves)
         mine = RankStatus(
             progress=capture.progress,

@@ -45,23 +45,24 @@ class SaveResult:
     removed: tuple[CheckpointName, ...] = ()
 
 
-def forget_before(cycles: int, known: dict[tuple[int, int], Any]) -> None:
-    """Remove earlier cycles from ``known``: progress goes back at most to the start of the current cycle."""
-    for at in [at for at in known if at[0] < cycles]:
-        del known[at]
-
-
 class _RankSaver:
     """Is the base of both savers: what only one of them does is nothing here."""
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, room: Room) -> None:
         self._storage, self._attempt, self._room = storage, attempt, room
-        self._committed: dict[tuple[int, int], CheckpointName] = {}
+        self._tries: dict[tuple[int, int], int] = {}
         self.frozen = FrozenShards(storage, attempt, self._check_fence)
         self.newest: CheckpointName | None = None  # any thread may read it
 
     def _check_fence(self) -> None:
         check_fence(self._storage, self._attempt)
+
+    def next_name(self, progress: Progress) -> CheckpointName:
+        at = (progress.cycles, progress.micro_step)
+        return CheckpointName(self._attempt.attempt, *at, self._tries.get(at, 0) + 1)
+
+    def committed_at(self, progress: Progress, metrics: Mapping[str, float]) -> CheckpointName | None:
+        return None
 
     def learn(self, name: CheckpointName | None) -> None: ...
 
@@ -88,7 +89,7 @@ class Saver(_RankSaver):
         super().__init__(storage, attempt, room)
         self._run_id, self._retention, self._receipts = run_id, retention, receipts
         self._removed: list[CheckpointName] = []  # to make room, and not reported yet
-        self._tries: dict[tuple[int, int], int] = {}
+        self._committed: dict[tuple[int, int], CheckpointName] = {}
         self._undecided: dict[CheckpointName, Mapping[str, float | None]] = {}
         self._metrics: dict[tuple[int, int], Mapping[str, float | None]] = {}
         self._void: list[CheckpointName] = []
@@ -99,10 +100,6 @@ class Saver(_RankSaver):
         at = (progress.cycles, progress.micro_step)
         holds_all = stored_metrics(metrics).items() <= self._metrics.get(at, {}).items()
         return self._committed.get(at) if holds_all else None
-
-    def next_name(self, progress: Progress) -> CheckpointName:
-        at = (progress.cycles, progress.micro_step)
-        return CheckpointName(self._attempt.attempt, *at, self._tries.get(at, 0) + 1)
 
     def give_up(self, number: int, why: str) -> None:
         if self._receipts is not None:
@@ -204,8 +201,12 @@ class Saver(_RankSaver):
         self._offered.discard(name)
         self._committed[at] = name
         self.newest = name
+        known: dict[tuple[int, int], Any]
         for known in (self._committed, self._metrics, self._tries):
-            forget_before(name.cycles, known)
+            for earlier in [
+                at for at in known if at[0] < name.cycles
+            ]:  # progress goes back to the cycle's start at most
+                del known[earlier]
 
     def _forget(self, name: CheckpointName) -> None:
         self._committed.pop((name.cycles, name.micro_step), None)
@@ -274,17 +275,8 @@ class PartSaver(_RankSaver):
         super().__init__(storage, attempt, room)
         self._rank = rank
 
-    def committed_at(self, progress: Progress, metrics: Mapping[str, float]) -> CheckpointName | None:
-        return self._committed.get((progress.cycles, progress.micro_step))
-
-    def next_name(self, progress: Progress) -> CheckpointName:
-        return CheckpointName(self._attempt.attempt, progress.cycles, progress.micro_step)
-
     def learn(self, name: CheckpointName | None) -> None:
         self.newest = name
-        if name is not None:
-            self._committed[(name.cycles, name.micro_step)] = name
-            forget_before(name.cycles, self._committed)
 
     def save(self, request: SaveRequest) -> SaveResult:
         frozen_bytes = self.frozen.written_bytes
