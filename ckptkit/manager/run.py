@@ -659,8 +659,10 @@ def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync, patience: Pati
     room = room_of(setup.storage, CHECKPOINTS)
     if not rank_sync.leads:
         return PartSaver(setup.storage, opened.document, rank_sync.rank, room)
-    mirrors = {"is_elsewhere": setup.mirrors.has, "is_uploaded": setup.mirrors.is_under_way}
-    retention = Retention(setup.storage, opened.document, setup.keep, **mirrors)
+    mirrors, document = setup.mirrors, opened.document
+    retention = Retention(
+        setup.storage, document, setup.keep, is_elsewhere=mirrors.has, is_uploaded=mirrors.is_under_way
+    )
     try:
         sweep(setup.storage, opened.document, has_mirror=setup.mirrors.exists)
     except StorageError as error:
