@@ -58,49 +58,51 @@ class RankSync:
         self._whole: tuple[str, ...] = ()
 
     def flags(self, mine: bool) -> list[bool]:
-        return [word == "yes" for word in self.say("yes" if mine else "no")]
+        return [status == "yes" for status in self.gather("yes" if mine else "no")]
 
-    def say(self, text: str) -> Sequence[str]:
+    def gather(self, text: str) -> Sequence[str]:
         """Return each rank's text, by rank; every rank must call this at the same point."""
         with HEARTBEAT.meeting():
             return self._world.gather(text)
 
     def exchange(self, mine: Message) -> list[Message]:
-        """Return each rank's message, by rank; as `say`."""
-        return [type(mine).model_validate_json(text) for text in self.say(mine.model_dump_json())]
+        """Return each rank's message, by rank; as `gather`."""
+        return [type(mine).model_validate_json(text) for text in self.gather(mine.model_dump_json())]
 
-    def words(self, mine: RankStatus, own_end: BaseException | None) -> list[RankStatus]:
+    def exchange_statuses(self, mine: RankStatus, own_end: BaseException | None) -> list[RankStatus]:
         """Exchange statuses and return them by rank; raise the error for which a rank must stop, own or not."""
-        said = self.exchange(mine)
+        statuses = self.exchange(mine)
         if own_end is not None:
             raise own_end
-        for rank, word in enumerate(said):
-            if word.end is not None:
-                raise word.end.error(rank)
-        for rank, word in enumerate(said):
-            if word.progress != said[0].progress or word.number != said[0].number:
+        for rank, status in enumerate(statuses):
+            if status.end is not None:
+                raise status.end.error(rank)
+        first = statuses[0]
+        for rank, status in enumerate(statuses):
+            if status.progress != first.progress or status.number != first.number:
                 raise ResumeError(
                     "the ranks are no longer in step, so no checkpoint can hold them all. Rank 0: "
-                    f"{said[0].progress}, save {said[0].number}. Rank {rank}: {word.progress}, save {word.number}. "
+                    f"{first.progress}, save {first.number}. Rank {rank}: {status.progress}, save {status.number}. "
                     "Every rank has to make the same number of micro-steps with the same K. No checkpoint was changed"
                 )
-            if word.model != said[0].model:
+            if status.model != first.model:
                 raise ResumeError(
                     f"rank {rank} trains another model than rank 0: the order, names, dtypes, shapes or placements of "
                     "the parameters that ranks share differ, or which of them are frozen. Start every rank with the "
                     "same script. No checkpoint was changed"
                 )
-        return said
+        return statuses
 
     def replicas_of(self, leaves: Sequence[Leaf]) -> str | None:
         """Return the digest of the bits of all replicated leaves, which reads all of them; None in one rank."""
         return None if self.is_alone else digest_of(canonical(_replica_digests(leaves)))
 
-    def refuse_different_replicas(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
+    def refuse_different_replicas(self, statuses: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
         """Raise ResumeError if replicated leaves differ between ranks; a collective."""
-        if self.is_alone or (said[0].replicas is not None and all(word.replicas == said[0].replicas for word in said)):
+        digests = {status.replicas for status in statuses}
+        if self.is_alone or (len(digests) == 1 and None not in digests):
             return
-        theirs: list[dict[str, str]] = [json.loads(text) for text in self.say(json.dumps(_replica_digests(leaves)))]
+        theirs: list[dict[str, str]] = [json.loads(text) for text in self.gather(json.dumps(_replica_digests(leaves)))]
         different = {
             name: [rank for rank, digests in enumerate(theirs) if digests.get(name) != theirs[0].get(name)]
             for name in sorted(theirs[0])
@@ -113,14 +115,16 @@ class RankSync:
                 "them, or give them their own placement (Ranks(placement=...))"
             )
 
-    def refuse_incomplete_cuts(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
+    def refuse_incomplete_cuts(self, statuses: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
         """Raise ResumeError unless the parts of each sharded leaf make it up; a collective if the cuts are new."""
-        cuts = tuple(word.cuts for word in said)
+        cuts = tuple(status.cuts for status in statuses)
         if cuts == self._whole or not any(cuts):
             return
-        theirs: list[_Boxes] = [json.loads(text) for text in self.say(json.dumps(_boxes(leaf.spec for leaf in leaves)))]
+        theirs: list[_Boxes] = [
+            json.loads(text) for text in self.gather(json.dumps(_boxes(leaf.spec for leaf in leaves)))
+        ]
         alike: list[list[_BoxOf]] = []  # most leaves are cut in one of a few ways
-        for name in sorted(theirs[0]):  # every rank has all names, or `words` would have raised
+        for name in sorted(theirs[0]):  # every rank has all names, or `exchange_statuses` would have raised
             boxes = [of_rank[name] for of_rank in theirs]
             if boxes in alike:
                 continue

@@ -352,7 +352,7 @@ class Chain:
             return
         own = [_fault_of(mirror.storage) for mirror in self._mirrors]
         mine = [[mirror.storage.url, str(fault or "")] for mirror, fault in zip(self._mirrors, own, strict=True)]
-        by_rank = [json.loads(text) for text in rank_sync.say(json.dumps(mine))]
+        by_rank = [json.loads(text) for text in rank_sync.gather(json.dumps(mine))]
         first = [url for url, _ in by_rank[0]]
         faults: dict[int, str] = {}  # of the mirrors that are away in some rank
         for rank, theirs in enumerate(by_rank):

@@ -90,7 +90,7 @@ class SignalWatch:
         self._lock = threading.Lock()
         self._listeners: list[weakref.ref[PreemptionRequest]] = []
         self._former: dict[int, PreviousHandler] = {}
-        self._line: _Line | None = None
+        self._pipe: _SignalPipe | None = None
         self._unseen_from_python: set[int] = set()
         self._masks = threading.local()
         self._pending = False
@@ -106,7 +106,7 @@ class SignalWatch:
             self._listeners = [weakref.ref(alive) for alive in (*self._alive(), listener)]
         for act in acts:
             act()
-        if self._line is None:
+        if self._pipe is None:
             self._install()
         self._take()
         return True
@@ -122,25 +122,25 @@ class SignalWatch:
         with self._lock:
             acts = self._read()
             self._listeners = [weakref.ref(alive) for alive in self._alive() if alive is not listener]
-            # In between, the handler wrote to the line if it saw a listener; otherwise it called the former handler.
+            # In between, the handler wrote to the pipe if it saw a listener; otherwise it called the former handler.
             acts += self._read(late=listener)
-            alone, line = not self._listeners, self._line
+            alone, pipe = not self._listeners, self._pipe
         for act in acts:
             act()
-        if alone and line is not None and threading.current_thread() is threading.main_thread():
-            self._restore(line)
-            with self._lock:  # a thread that still reads the line would take the last byte, and its own could not end
-                line.over = True
-            line.tell(0)
+        if alone and pipe is not None and threading.current_thread() is threading.main_thread():
+            self._restore(pipe)
+            with self._lock:  # a thread that still reads the pipe would take the last byte, and its own could not end
+                pipe.over = True
+            pipe.send(0)
         return alone
 
     def _alive(self) -> list[PreemptionRequest]:
         return [alive for reference in self._listeners if (alive := reference()) is not None]
 
     def _install(self) -> None:
-        line = self._line = _Line()
-        Worker(partial(self._watch, line), "ckptkit-signals").start()
-        line.former = signal.set_wakeup_fd(line.mouth.fileno(), warn_on_full_buffer=False)
+        pipe = self._pipe = _SignalPipe()
+        Worker(partial(self._watch, pipe), "ckptkit-signals").start()
+        pipe.former = signal.set_wakeup_fd(pipe.writer.fileno(), warn_on_full_buffer=False)
 
     def _take(self) -> None:
         for number in HEARD:
@@ -159,23 +159,23 @@ class SignalWatch:
                     signal_name(number),
                 )
 
-    def _restore(self, line: _Line) -> None:
+    def _restore(self, pipe: _SignalPipe) -> None:
         for number, former in self._former.items():
             if signal.getsignal(number) == self._handle:  # otherwise other code has replaced it since
                 former.restore()
         current = signal.set_wakeup_fd(-1)
-        wanted = line.former if current == line.mouth.fileno() else current
+        wanted = pipe.former if current == pipe.writer.fileno() else current
         with contextlib.suppress(ValueError, OSError):  # it may be closed by now
             signal.set_wakeup_fd(wanted)
-        self._line = None
+        self._pipe = None
         self._former = {}
         self._unseen_from_python.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal in the main thread; takes no lock, because that thread may hold it."""
-        line, former = self._line, self._former.get(number)
-        if line is not None and self._alive():
-            line.tell(number | _FROM_PYTHON)
+        pipe, former = self._pipe, self._former.get(number)
+        if pipe is not None and self._alive():
+            pipe.send(number | _FROM_PYTHON)
             self._pending = True
         elif former is not None:
             former.take(frame)
@@ -183,12 +183,12 @@ class SignalWatch:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    def _watch(self, line: _Line) -> None:
-        line.wait()
-        while not line.over:
+    def _watch(self, pipe: _SignalPipe) -> None:
+        pipe.wait()
+        while not pipe.over:
             self._deliver()
-            line.wait()
-        line.close()
+            pipe.wait()
+        pipe.close()
 
     def _deliver(self) -> None:
         with self._lock:
@@ -204,7 +204,7 @@ class SignalWatch:
         """
         acts = []
         listeners = self._alive() if late is None else [late]
-        for number in self._line.read() if self._line is not None else ():
+        for number in self._pipe.read() if self._pipe is not None else ():
             if not number & _FROM_PYTHON:
                 if late is not None:
                     continue
@@ -217,7 +217,7 @@ class SignalWatch:
         return [act for act in acts if act is not None]
 
     def _before_fork(self) -> None:
-        if self._line is not None:  # a child without its own handlers must not write into our pipe
+        if self._pipe is not None:  # a child without its own handlers must not write into our pipe
             self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
 
     def _after_fork(self) -> None:
@@ -229,10 +229,10 @@ class SignalWatch:
     def _after_fork_in_child(self) -> None:
         self._lock = threading.Lock()  # the lock's owner does not exist in this process
         self._listeners = []
-        line = self._line
-        if line is not None:
-            self._restore(line)
-            line.close()
+        pipe = self._pipe
+        if pipe is not None:
+            self._restore(pipe)
+            pipe.close()
         self._after_fork()
 
 
@@ -242,25 +242,25 @@ def name_of(number: int, stdin: int = 0) -> str:
     return "Ctrl-C or SIGTERM" if at_terminal else signal_name(number)
 
 
-class _Line:
+class _SignalPipe:
     """Connects the C handler, which writes, to the thread, which reads."""
 
     def __init__(self) -> None:
-        self._ear, self.mouth = socket.socketpair()
-        self.mouth.setblocking(False)
+        self._reader, self.writer = socket.socketpair()
+        self.writer.setblocking(False)
         self.former = -1
         self.over = False
 
-    def tell(self, number: int) -> None:
+    def send(self, number: int) -> None:
         with contextlib.suppress(OSError):  # full: there is enough to read
-            self.mouth.send(bytes([number]))
+            self.writer.send(bytes([number]))
 
     def wait(self) -> None:
-        self._ear.recv(1, socket.MSG_PEEK)
+        self._reader.recv(1, socket.MSG_PEEK)
 
     def read(self) -> Iterator[int]:
         try:
-            received = self._ear.recv(4096, socket.MSG_DONTWAIT)
+            received = self._reader.recv(4096, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         raw = bytes(number for number in received if number and not number & _FROM_PYTHON)
@@ -270,8 +270,8 @@ class _Line:
         yield from (number for number in received if number)
 
     def close(self) -> None:
-        self._ear.close()
-        self.mouth.close()
+        self._reader.close()
+        self.writer.close()
 
 
 SIGNALS = SignalWatch()

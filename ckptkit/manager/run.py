@@ -197,7 +197,9 @@ class Run:
                     "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
                 )
             since = timedelta(seconds=self._monotonic() - self.last_save_at)
-            if not (self.is_held or self.heed(state, metrics, progress)) and self.schedule.is_due(progress, since):
+            if not (self.is_held or self.end_if_asked(state, metrics, progress)) and self.schedule.is_due(
+                progress, since
+            ):
                 with self._stalling():
                     meeting = self._meet_due(state, metrics, progress)
                     handle = self._begin(state, *meeting) if meeting is not None else None
@@ -207,7 +209,7 @@ class Run:
         self.end_schedule.depart()
         return handle
 
-    def heed(self, state: Capturable, metrics: Metrics, progress: Progress) -> bool:
+    def end_if_asked(self, state: Capturable, metrics: Metrics, progress: Progress) -> bool:
         """Save and end training if that was requested and it is time; return whether the end was requested."""
         if not self.preemption.is_watched or self.is_over or self.is_held:
             return False
@@ -284,10 +286,10 @@ class Run:
     def _meet_after(self, handle: SaveHandle, *, is_late: bool) -> list[RankStatus]:
         """Tell all ranks how this rank's part of the final save ended; the next meeting ends them after a takeover."""
         if self.results.busy:
-            return self.rank_sync.words(RankStatus(busy=True, late=is_late), None)
+            return self.rank_sync.exchange_statuses(RankStatus(busy=True, late=is_late), None)
         error = handle.exception()
         mine = RankStatus(committed=handle.result()) if error is None else RankStatus(failure=account_of(error))
-        return self.rank_sync.words(mine, None)
+        return self.rank_sync.exchange_statuses(mine, None)
 
     def _when_idle(self, meet: Callable[..., list[RankStatus]], left: Countdown) -> list[RankStatus]:
         """Meet the other ranks again and again until none writes any more.
@@ -297,10 +299,10 @@ class Run:
         """
         while True:
             self._wait_a_while(left)
-            said = meet(is_late=left() <= 0)
-            if not any(word.busy for word in said):
-                return said
-            if any(word.busy and word.late for word in said):
+            statuses = meet(is_late=left() <= 0)
+            if not any(status.busy for status in statuses):
+                return statuses
+            if any(status.busy and status.late for status in statuses):
                 raise _LateError
 
     def _end(self, outcome: RankStatus, progress: Progress) -> None:
@@ -463,11 +465,11 @@ class Run:
                 if there is not None:
                     return self._confirm(there, state.progress())
             moment = self._moment(state, metrics, begun, is_final=is_final)
-            said = self._meet_idle(moment, left)
-            committed = CheckpointName.parse(said[0].committed or "")
+            statuses = self._meet_idle(moment, left)
+            committed = CheckpointName.parse(statuses[0].committed or "")
             if committed is None:
-                return self._begin(state, moment, said)
-            self.mirrors.agree(committed, [word.free for word in said], is_final=is_final)
+                return self._begin(state, moment, statuses)
+            self.mirrors.agree(committed, [status.free for status in statuses], is_final=is_final)
             return self._confirm(committed, moment.capture.progress)
 
     def _wait_a_while(self, left: Countdown) -> None:
@@ -491,12 +493,12 @@ class Run:
                 raise
             _log.info("step() was called while an error or a signal was being handled: the save waits for the next one")
             return None
-        said = self._meet_idle(moment) if waits else self._meet(moment)
-        if any(word.busy for word in said):
+        statuses = self._meet_idle(moment) if waits else self._meet(moment)
+        if any(status.busy for status in statuses):
             self._skip(moment.capture.progress, moment.begun)
             return None
-        newest = CheckpointName.parse(said[0].newest or "")
-        return None if newest is not None and newest.reaches(moment.capture.progress) else (moment, said)
+        newest = CheckpointName.parse(statuses[0].newest or "")
+        return None if newest is not None and newest.reaches(moment.capture.progress) else (moment, statuses)
 
     def _skip(self, progress: Progress, now: float) -> None:
         """Skip a save that is due while the one before is still being written; in all ranks."""
@@ -514,7 +516,7 @@ class Run:
             capture = state.capture_cycle_start() if rewound else state.capture()
             replicas = self.rank_sync.replicas_of(capture.leaves) if compares else None
         except Exception as error:
-            self.rank_sync.words(RankStatus(end=RankFailure.of(error)), error)
+            self.rank_sync.exchange_statuses(RankStatus(end=RankFailure.of(error)), error)
             raise
         return _Moment(capture, numbers, replicas, begun, is_final)
 
@@ -549,21 +551,21 @@ class Run:
             interval=self.schedule.proposal(capture.progress.cycles) if leads else None,
             free=self.mirrors.free,
         )
-        said = self.rank_sync.words(mine, end)
-        self.saver.learn(CheckpointName.parse(said[0].newest or ""))
-        self.rank_sync.refuse_incomplete_cuts(said, capture.leaves)
-        for rank, word in enumerate(said):
-            if word.lost is not None:
-                number, why = word.lost
+        statuses = self.rank_sync.exchange_statuses(mine, end)
+        self.saver.learn(CheckpointName.parse(statuses[0].newest or ""))
+        self.rank_sync.refuse_incomplete_cuts(statuses, capture.leaves)
+        for rank, status in enumerate(statuses):
+            if status.lost is not None:
+                number, why = status.lost
                 self.saver.give_up(number, f"rank {rank} could not write its part: {why}")
-        return said
+        return statuses
 
-    def _begin(self, state: Capturable, moment: _Moment, said: Sequence[RankStatus]) -> SaveHandle:
-        if moment.replicas is not None or any(word.thawed for word in said):
-            self.rank_sync.refuse_different_replicas(said, moment.capture.leaves)
-        name = CheckpointName.parse(said[0].name)
+    def _begin(self, state: Capturable, moment: _Moment, statuses: Sequence[RankStatus]) -> SaveHandle:
+        if moment.replicas is not None or any(status.thawed for status in statuses):
+            self.rank_sync.refuse_different_replicas(statuses, moment.capture.leaves)
+        name = CheckpointName.parse(statuses[0].name)
         assert name is not None  # noqa: S101 - rank 0 sent the text of a name
-        self.mirrors.agree(name, [word.free for word in said], is_final=moment.is_final)
+        self.mirrors.agree(name, [status.free for status in statuses], is_final=moment.is_final)
         cost = SaveCost(queue_seconds=self._monotonic() - moment.begun, skipped_saves=self.results.skipped_saves)
         self.recorder.settle()  # the capture has just waited for the device
         self.fence()  # a thread that waited for the last save may still copy into a buffer that was returned since
@@ -592,7 +594,7 @@ class Run:
             raise
         if not moment.is_final:
             window.ahead.start()
-        self.schedule.begun(moment.capture.progress.cycles, said[0].interval)
+        self.schedule.begun(moment.capture.progress.cycles, statuses[0].interval)
         return handle
 
     def _confirm(self, name: CheckpointName, progress: Progress) -> SaveHandle:
@@ -678,7 +680,7 @@ def _numbers(metrics: Metrics) -> dict[str, float]:
     return {name: float(value) for name, value in (metrics or {}).items()}
 
 
-_CALLED = ("step", "save", "save_final", "heed", "agree", "wait", "close")
+_CALLED = ("step", "save", "save_final", "end_if_asked", "agree", "wait", "close")
 _CALLS = {id(getattr(Run, name).__code__): name for name in _CALLED}
 
 

@@ -69,7 +69,7 @@ class SaveSchedule:
     def begin(self, progress: Progress) -> None:
         """Let all ranks agree on the first interval of `SaveEvery.auto`, if that is used; a collective then."""
         if self._auto is not None:
-            self._interval_cycles = int(self._rank_sync.say(str(self._interval_cycles))[0])
+            self._interval_cycles = int(self._rank_sync.gather(str(self._interval_cycles))[0])
             self._wait_until(progress.cycles + self._interval_cycles)
 
     def is_due(self, progress: Progress, since: timedelta) -> bool:
@@ -233,19 +233,19 @@ class EndSchedule:
         self._next_in -= 1
         if self._next_in > 0 or (self._rank_sync.is_alone and not asked):
             return "train"
-        said = self._rank_sync.exchange(self._sign(asked))
-        if not any(sign.asked for sign in said):
-            self._next_in = said[0].next_in
+        signs = self._rank_sync.exchange(self._sign(asked))
+        if not any(sign.asked for sign in signs):
+            self._next_in = signs[0].next_in
             return "train"
         self._next_in = 1
         if not asked:
-            rank = max(range(len(said)), key=lambda rank: (said[rank].dead_child != "", said[rank].asked))
-            self._preemption.ask(f"rank {rank} was asked to end", said[rank].dead_child)
-        micro_step, save = said[0].micro_step, said[0].save
+            rank = max(range(len(signs)), key=lambda rank: (signs[rank].dead_child != "", signs[rank].asked))
+            self._preemption.ask(f"rank {rank} was asked to end", signs[rank].dead_child)
+        micro_step, save = signs[0].micro_step, signs[0].save
         if progress.at_boundary or micro_step is None or save is None:
             return "save"
         needed = ((progress.accumulation_steps - progress.micro_step) * micro_step + save) * _SAFETY
-        return "finish the cycle" if needed <= min(sign.left for sign in said) else "save"
+        return "finish the cycle" if needed <= min(sign.left for sign in signs) else "save"
 
     def _sign(self, asked: bool) -> _Sign:
         micro_step = self.micro_step

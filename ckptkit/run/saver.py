@@ -108,7 +108,7 @@ class Saver(_RankSaver):
     def begin(self, request: SaveRequest) -> None:
         """Note the folder before other ranks write into it: it must be voided even if `save` never runs."""
         if self._receipts is not None:
-            self._note(request)
+            self._remember_try(request)
 
     def confirm(self, name: CheckpointName) -> None:
         """Check that this attempt still owns the run and that its commit ``name`` is there; the writer thread only."""
@@ -130,14 +130,14 @@ class Saver(_RankSaver):
         with self._alone(request):
             name = request.name
             check_fence(self._storage, self._attempt, put_back=self._run_id)
-            self._decide(besides=name)
-            self._empty()
+            self._void_failed_saves(besides=name)
+            self._empty_void_folders()
             there = self.committed_at(request.staged.progress, request.metrics)
             if there is not None:
                 return SaveResult(there)
             self._make_room(request)
             frozen_bytes = self.frozen.written_bytes
-            self._note(request)
+            self._remember_try(request)
             try:
                 own = write_part(self._storage, self._attempt, request, self.frozen, rank=0)
                 parts = (own,) if self._receipts is None else self._receipts.collect(name, own, self._check_fence)
@@ -145,7 +145,7 @@ class Saver(_RankSaver):
                 self._check_fence()
                 self._publish(name, commit)
                 self._check_fence()  # a start that listed before COMMIT goes on from an earlier one: do not report this
-                self._settle(name)
+                self._mark_committed(name)
             except StaleAttemptError:
                 raise  # the later attempt voids the folder, or leaves its commit off the lineage
             except Exception:
@@ -190,12 +190,12 @@ class Saver(_RankSaver):
                 self._offered.discard(name)
             raise
 
-    def _note(self, request: SaveRequest) -> None:
+    def _remember_try(self, request: SaveRequest) -> None:
         name = request.name
         self._tries[(name.cycles, name.micro_step)] = name.nth_try
         self._undecided[name] = stored_metrics(request.metrics)
 
-    def _settle(self, name: CheckpointName) -> None:
+    def _mark_committed(self, name: CheckpointName) -> None:
         at = (name.cycles, name.micro_step)
         self._metrics[at] = self._undecided.pop(name)
         self._offered.discard(name)
@@ -212,7 +212,7 @@ class Saver(_RankSaver):
         self._committed.pop((name.cycles, name.micro_step), None)
         self.newest = max(self._committed.values(), default=None)
 
-    def _decide(self, *, besides: CheckpointName | None = None) -> None:
+    def _void_failed_saves(self, *, besides: CheckpointName | None = None) -> None:
         """Void the folders of failed saves; keep a folder that turns out to be committed, after a fence check."""
         landed = []
         for name in [undecided for undecided in self._undecided if undecided != besides]:
@@ -230,9 +230,9 @@ class Saver(_RankSaver):
         if landed:
             self._check_fence()
         for name in landed:
-            self._settle(name)
+            self._mark_committed(name)
 
-    def _empty(self) -> None:
+    def _empty_void_folders(self) -> None:
         """Delete the data of void folders; call this only after a fence check."""
         for name in tuple(self._void):
             try:
@@ -250,7 +250,7 @@ class Saver(_RankSaver):
             for name in self._undecided:
                 if name not in self._offered:
                     self._storage.delete(keys_below(self._storage, name.folder))
-            self._decide()
+            self._void_failed_saves()
         except StorageError as error:
             # The save's own error is being raised. The folder stays undecided until the next save.
             _log.warning("could not void a failed save yet; the next save will: %s", error)

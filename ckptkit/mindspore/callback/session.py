@@ -162,7 +162,7 @@ class TrainingSession:
             self.manager.live().is_held = True
         if metrics and save_evaluated and not is_last:
             self.manager.save(self._state, metrics)
-            self.manager.live().heed(self._state, metrics, self._state.progress())
+            self.manager.live().end_if_asked(self._state, metrics, self._state.progress())
         else:
             self.manager.step(self._state, metrics)
         if self.manager.preempted:  # all ranks know it by now

@@ -62,7 +62,7 @@ def test_ranks_that_came_apart_all_stop():
         for rank in (0, 1):
             other = MINE.model_copy(update=theirs).model_dump_json()
             with pytest.raises(error, match=message):
-                RankSync(Saying(lambda _, other=other: [other], rank)).words(MINE, None)
+                RankSync(Saying(lambda _, other=other: [other], rank)).exchange_statuses(MINE, None)
 
 
 def test_parts_cut_anew_are_compared_again():

@@ -380,7 +380,7 @@ def test_before_the_final_save_nobody_else_saves(root):
     manager.live().is_held = True
     for _ in run.train_until(4):
         assert manager.step(run) is None
-        assert not manager.live().heed(run, None, run.progress())
+        assert not manager.live().end_if_asked(run, None, run.progress())
     assert names(root) == ["a000001-c0000000000-m0001"]
     manager._run.preemption.poll()
     with pytest.raises(ck.Preempted) as raised:
