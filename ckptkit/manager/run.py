@@ -197,9 +197,8 @@ class Run:
                     "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
                 )
             since = timedelta(seconds=self._monotonic() - self.last_save_at)
-            if not (self.is_held or self.end_if_asked(state, metrics, progress)) and self.schedule.is_due(
-                progress, since
-            ):
+            is_ending = self.is_held or self.end_if_asked(state, metrics, progress)
+            if not is_ending and self.schedule.is_due(progress, since):
                 with self._stalling():
                     meeting = self._meet_due(state, metrics, progress)
                     handle = self._begin(state, *meeting) if meeting is not None else None
