@@ -223,10 +223,6 @@ class EndSchedule:
     def depart(self) -> None:
         self._since = self._monotonic()
 
-    @property
-    def micro_step(self) -> timedelta | None:
-        return timedelta(seconds=max(self._seconds)) if self._seconds else None
-
     def verdict(self, progress: Progress) -> Verdict:
         """Say what follows the micro-step that has just ended; with many ranks a collective, about once a second."""
         asked = self._preemption.poll()
@@ -248,7 +244,7 @@ class EndSchedule:
         return "finish the cycle" if needed <= min(sign.left for sign in signs) else "save"
 
     def _sign(self, asked: bool) -> _Sign:
-        micro_step = self.micro_step
+        micro_step = timedelta(seconds=max(self._seconds)) if self._seconds else None
         longest = max(self._results.durations, default=None)
         if longest is not None and self._results.in_flight is not None:
             longest *= 2  # the save under way has to end first
