@@ -517,6 +517,7 @@ def test_a_hung_rank_holds_nobody_beyond_the_grace(root):
     hang = Fault(lambda: go.wait(60), operations={"write"})
     options = {"on_preempt": "return", "grace": timedelta(milliseconds=1)}
     lives = preempted(root, 2, {0: 1, 1: 1}, faults={1: hang}, **options)
+    assert names(root) == []
     go.set()
     for thread in threading.enumerate():
         if thread.name == "ckptkit-writer":
