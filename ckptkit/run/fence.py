@@ -29,14 +29,14 @@ from ckptkit.format.layout import (
     FROZEN,
     RUN,
     attempt_key,
+    checkpoints_prefix,
     frozen_folder,
     parse_frozen,
 )
-from ckptkit.run.index import Index
+from ckptkit.run.index import Documents, Index
 from ckptkit.storage import LocalStorage, Storage
 from ckptkit.storage.lease import LEASE, PROBE
 
-_log = logging.getLogger("ckptkit")
 _OF_A_RUN = {RUN, ATTEMPTS, CHECKPOINTS, FROZEN, EVENTS, LEASE, PROBE}
 _MOST_LISTED = 30  # each folder costs a request
 
@@ -121,6 +121,9 @@ def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
         )
 
 
+_log = logging.getLogger("ckptkit")
+
+
 def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | None = None) -> bool:
     """Check that ``attempt`` still owns the run: no later attempt exists, and its document is unchanged.
 
@@ -141,6 +144,7 @@ def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | N
         there = storage.read(key, MAX_SEALED_BYTES) if attempt.attempt in numbers else None
     is_gone = there is None
     if not _may_be(_put_back(storage, attempt, put_back) if there is None else there, attempt):
+        _tell_of_replaced(storage, attempt)
         raise _begun_anew(storage, attempt)
     return is_gone
 
@@ -153,6 +157,24 @@ def _may_be(data: bytes, attempt: AttemptDocument) -> bool:
         return True
     except FormatVersionError:
         return False
+
+
+def _tell_of_replaced(storage: Storage, attempt: AttemptDocument) -> None:
+    """Log how to recover the attempt's commits, if another start, which has the same parent, replaced its document."""
+    index = Documents(storage)
+    try:
+        if attempt.parent is None or index.document(attempt.attempt).parent != attempt.parent:
+            return
+        own = list_names(storage, checkpoints_prefix(attempt.attempt))
+        newest = next((name for name in reversed(own) if index.is_foreign(name)), None)
+    except (CkptKitError, FileNotFoundError):
+        return  # the caller raises an error in any case
+    if newest is not None:
+        _log.warning(
+            "a start that was stalled for too long replaced %s below %s. Nothing was deleted. To continue from %s, "
+            "stop all jobs, and write this line to that file again, without a line end:\n%s",
+            *(attempt_key(attempt.attempt), storage.url, newest, encode(attempt).decode()),
+        )
 
 
 def _put_back(storage: Storage, attempt: AttemptDocument, run_id: str | None) -> bytes:
