@@ -58,7 +58,7 @@ class SaveHandle:
         """
         if self._outcome is None:
             self._advance()
-        return self._has_ended()
+        return self.has_ended()
 
     def result(self, timeout: timedelta | None = None) -> str:
         """Wait for the commit and return the checkpoint's name.
@@ -146,7 +146,7 @@ class SaveHandle:
                     )
                 if self.worker is not None:
                     self.worker.wait(min(glance, seconds_left()))
-                if self._has_ended():
+                if self.has_ended():
                     return
                 if not seconds_left():
                     raise NotEndedError(
@@ -157,7 +157,7 @@ class SaveHandle:
     def _advance(self) -> bool:
         return self._staged is None or self._staged.advance(1)
 
-    def _has_ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether there is an outcome; a thread that ended without one, or never begins, becomes an error."""
         # Without a worker: Ctrl-C arrived before it was made, so nobody else ends the save.
         is_gone = self.worker is None or self.worker.has_ended or self.worker.is_lost
@@ -260,7 +260,7 @@ class SaveResults:
         if self._is_alone and isinstance(self.end, StaleAttemptError):
             raise self.end
         handle = self.in_flight
-        if handle is None or not handle.done():
+        if handle is None or not handle.has_ended():
             return
         error = handle.exception()
         self.in_flight = None

@@ -72,6 +72,15 @@ def through_a_stall(manager, run, stall, k) -> tuple[str, str]:
     return handle.result(), digest
 
 
+def test_slices_leave_the_fence_nothing_to_copy(root):
+    manager, run = begun(root, 4, 1, window="slice", buffer_bytes=64 << 20)
+    handle = manager.save(run)
+    go_on(manager, run, 4)
+    cost = handle.report().cost
+    assert cost.fenced_bytes
+    assert not cost.fence_seconds
+
+
 def calls_of_a_save(root, k, at, saves) -> int:
     """How many calls the storage gets from the save number ``saves``."""
     storage = FaultyStorage(LocalStorage(root))
