@@ -92,7 +92,7 @@ class Record(ctypes.Structure):
     failed_in: int  # phase in which an error or a request to end came
     mirror_lag: int  # commits that the mirror farthest behind lacked at the end of the last micro-step or of training
     opened_at: float  # when the file was made; times are by the monotonic clock
-    stepped_at: float  # end of the last micro-step
+    stepped_at: float  # end of the last micro-step of this process; 0 before the first one
     sign_at: float  # last progress besides micro-steps, such as a replayed batch
     slowest: float  # seconds of the slowest recent micro-step; one long ago counts less
     committed_seconds: float  # of `Phase.TRAINING` in this attempt when the newest commit was captured
@@ -100,6 +100,7 @@ class Record(ctypes.Structure):
     before: ctypes.Array[ctypes.c_double]  # seconds of each phase until then
     spent: ctypes.Array[ctypes.c_double]  # seconds of each phase; of the present one, until it began
     offsets: ctypes.Array[ctypes.c_double]  # of the present phase: what is to be added to the time for its seconds
+    to_first_step: ctypes.Array[ctypes.c_double]  # seconds of each phase until the process's first micro-step ended
     root: bytes  # URL of the run root
     mirrors: bytes  # URLs, one per line, without those that cannot be found by a URL alone
     checkpoint: bytes  # that was restored; empty for a fresh start
@@ -302,8 +303,12 @@ class HeartbeatWriter:
             took = self._monotonic() - max(record.stepped_at, record.entered_at)
             record.slowest = max(took, record.slowest * _FADES)
         if micro_step != record.micro_step:
+            now = self._monotonic()
+            if not record.stepped_at:
+                for phase, seconds in record.seconds(now).items():
+                    record.to_first_step[phase] = seconds
             record.micro_step = record.begun_step = micro_step
-            record.stepped_at = self._monotonic()
+            record.stepped_at = now
 
     def sign(self) -> None:
         self._record.sign_at = self._monotonic()

@@ -21,7 +21,6 @@ from ckptkit.tools.supervisor.diagnosis import RestartDecision, signal_of
 from ckptkit.tools.supervisor.life import GOOD_ENDS, SupervisedLife
 
 _MOST = 1000  # events of a run that wait
-_BEFORE_TRAINING = ("down", "starting", "restoring", "replaying", "first_step")
 _UNKNOWN = ""  # the root of a life before any run is known
 
 
@@ -111,15 +110,24 @@ class Recovery:
     def __init__(self) -> None:
         self._since_death: dict[str, float] | None = None  # seconds by phase; None before the first death
 
-    def end(self, life: LifeEnded) -> Mapping[str, float] | None:
+    def end(self, life: SupervisedLife, event: LifeEnded) -> Mapping[str, float] | None:
         """Take a life that has ended; return the seconds by phase if it got to a micro-step after a death."""
-        phases = {**life.phases, "down": life.down_seconds}
-        before, dead = self._since_death, {"dead": life.phases.get("dead", 0.0)}
-        if phases.get("training"):
-            self._since_death = dead
-            return before and _sum(before, {phase: phases.get(phase, 0.0) for phase in _BEFORE_TRAINING})
-        self._since_death = dead if before is None else _sum(before, phases)
+        before, down, first = self._since_death, {"down": event.down_seconds}, to_first_step(life)
+        if first is None and before is not None:
+            self._since_death = _sum(before, {**event.phases, **down})
+            return None
+        self._since_death = {"dead": event.phases.get("dead", 0.0)}
+        return None if before is None or first is None else _sum(before, {**first, **down})
+
+
+def to_first_step(life: SupervisedLife) -> dict[str, float] | None:
+    """Return the seconds by phase from the start of a life to the end of its first micro-step; None without one."""
+    trained = [record for record in _same_rank(life.records) if record.stepped_at]
+    first = min(trained, key=lambda record: record.opened_at, default=None)
+    if first is None:
         return None
+    seconds = {phase.name.lower(): first.to_first_step[phase] for phase in Phase}
+    return {**seconds, "starting": seconds["starting"] + max(0.0, first.opened_at - life.began)}
 
 
 def _sum(seconds: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:

@@ -86,7 +86,7 @@ class Supervisor:
             if leader is not None and leader.rank <= 0 and leader.root:
                 self._homes = leader.text("root"), leader.text("mirrors").splitlines()
             event = self._life_log.enter(life, decision, down_seconds)
-            self._check_recovery(event)
+            self._check_recovery(life, event)
             self._on_life(event)
             if decision.exit_code is not None:
                 return decision.exit_code
@@ -96,8 +96,8 @@ class Supervisor:
                 return 128 + asked if asked == signal.SIGINT else 143
             down_seconds = self._job.monotonic() - life.ended
 
-    def _check_recovery(self, life: LifeEnded) -> None:
-        seconds, within = self._recovery.end(life), self._job.options.restart_within
+    def _check_recovery(self, life: SupervisedLife, event: LifeEnded) -> None:
+        seconds, within = self._recovery.end(life, event), self._job.options.restart_within
         if seconds is None or within is None or sum(seconds.values()) <= within.total_seconds():
             return
         self._was_slow = True

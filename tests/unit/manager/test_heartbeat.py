@@ -81,6 +81,10 @@ def test_record_tells_where_the_run_is(heart, clock, tmp_path):
     assert (record.micro_step, record.begun_step, record.stepped_at) == (21, 21, 101)
     assert (record.text("root"), record.attempt, record.text("checkpoint"), record.restored_step) == ("r", 3, "c", 20)
     assert record.phase is Phase.TRAINING
+    clock.now += 5
+    heart.step(22)
+    assert [*read(tmp_path).to_first_step] == [*record.to_first_step]
+    assert (sum(record.to_first_step), record.to_first_step[Phase.FIRST_STEP]) == (1, 1)
 
 
 def test_second_training_has_its_own_seconds(heart, clock, tmp_path):

@@ -66,14 +66,21 @@ def test_life_is_stored_after_the_events_of_its_attempt(root):
     assert not read_story(open_storage(root), datetime(2026, 1, 1, tzinfo=timezone.utc)).problems
 
 
-def test_recovery_lasts_until_a_life_trains(root):
+def test_recovery_lasts_until_the_first_micro_step_of_any_training(root):
     life_log, recovery = LifeLog(TOKEN, open_storage, pytest.fail), Recovery()
-    trained = enter(life_log, life_at(root, deaths={100: 98.0}))
-    assert recovery.end(trained) is None, "nothing died before"
-    assert recovery.end(enter(life_log, life_of(number=2, returncode=1))) is None
-    seconds = recovery.end(trained)
-    assert seconds == {"dead": 2.0, "down": 3.0, "starting": 104.0, "restoring": 6.0, "replaying": 0, "first_step": 0}
-    assert recovery.end(trained) == {**seconds, "down": 1.5, "starting": 4.0}
+    first = record_of(Phase.ENDED, pid=99, opened_at=3.0, stepped_at=50.0, root=str(root), attempt=1, how="finished")
+    first.to_first_step[Phase.STARTING], first.to_first_step[Phase.EVALUATING] = 1.0, 30.0
+    trained = life_at(root, deaths={100: 98.0})  # its record is that of a later training
+    trained.records = (first, *trained.records)
+
+    def end(life):
+        seconds = recovery.end(life, enter(life_log, life))
+        return seconds and {phase: value for phase, value in seconds.items() if value}
+
+    assert end(trained) is None, "nothing died before"
+    assert end(life_of(number=2, returncode=1)) is None
+    assert end(trained) == {"dead": 2.0, "down": 3.0, "starting": 104.0, "evaluating": 30.0}
+    assert end(trained) == {"dead": 2.0, "down": 1.5, "starting": 4.0, "evaluating": 30.0}
 
 
 def test_life_that_died_in_the_restore_waits_for_the_next(root):
