@@ -38,7 +38,9 @@ from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Stateful, state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources, decoded
+from ckptkit.mindspore.train.calls import before_next_call
 from ckptkit.mindspore.train.cell import (
+    OPTIMIZERS,
     AccumulationTrainCell,
     clear_half_restored,
     half_restored_from,
@@ -124,7 +126,8 @@ class Start:
         if is_folded:
             _tell_what_was_folded(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
-        self._watch_calls(progress.updates)
+        positions_itself = sources.batches is None and not sources.by_model()
+        self._watch_calls(progress.updates, self._judge_changes if positions_itself else None)
 
     def begin(self, root: str) -> None:
         """Begin the run at ``root`` with the parameters as they are; see `StateManager.begin`."""
@@ -327,8 +330,18 @@ class Start:
                 f"of a train cell that is given by name cannot be converted. Start {worlds.before} ranks"
             )
 
-    def _watch_calls(self, updates: int) -> None:
-        """Compare the steady parameters around the next call of a train cell of ckptkit's.
+    def _judge_changes(self) -> None:
+        """Report parameters that a loop which positions its data itself changed, but for rates, which it may set."""
+        parameters = self._sources.parameters
+        restored = {name: parameters.as_read[name] for name in parameters.as_read.keys() - parameters.rates()}
+        if changed := differing(restored, parameters.digests_in_place()):
+            self._examination.judge_doubt(
+                f"{some(changed)}: changed between restore() and the first batch. A resumed run begins with these "
+                "values, and not with those of its checkpoint. Change them before restore()"
+            )
+
+    def _watch_calls(self, updates: int, before: Callable[[], None] | None = None) -> None:
+        """Call ``before`` as the loop calls a cell next, and compare the steady parameters around that of ckptkit's.
 
         What a forward or backward pass changes is named, and each save copies it from then on. The optimizers, which
         have made ``updates``, record their memory at their next call.
@@ -338,6 +351,8 @@ class Start:
             memory.begin(updates)
 
         def begin() -> Callable[[], None]:
+            if before is not None:
+                before()
             return partial(compare, parameters.steady_digests())
 
         def compare(steady: Mapping[str, str]) -> None:
@@ -352,6 +367,10 @@ class Start:
 
         if isinstance(sources.cell, AccumulationTrainCell):
             sources.cell.watch(begin)
+        if before is not None:
+            for cell in sources.cells:
+                if not isinstance(cell, (AccumulationTrainCell, *OPTIMIZERS)):
+                    before_next_call(cell, before)
 
     def _restore_objects(
         self, contents: Contents, states: Mapping[str, Any], give: Callable[[str, Stateful], object]

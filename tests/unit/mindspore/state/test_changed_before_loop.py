@@ -1,4 +1,4 @@
-"""What a script changes between the restore and its loop is undone, as a loop that was not interrupted has it."""
+"""What a script changes before its loop is undone, or named where the loop positions its data itself."""
 
 import mindspore as ms
 import pytest
@@ -115,3 +115,37 @@ def test_loader_iterated_before_the_loop_takes_its_state_once(tmp_path):
 
     expected = train(tmp_path / "whole", 9)
     assert train(tmp_path / "cut", 3) + train(tmp_path / "cut", 9)[1:] == expected
+
+
+def training_of(kind):
+    """Cells, what trains a batch, and the optimizer."""
+    network = nn.WithLossCell(nn.Dense(8, 1), nn.MSELoss())
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    if kind == "functional":
+        gradients = ms.value_and_grad(network, None, optimizer.parameters)
+        return [network, optimizer], lambda *batch: optimizer(gradients(*batch)[1]), optimizer
+    own = kind == "own"
+    cell = ck.AccumulationTrainCell(network, optimizer, 2) if own else nn.TrainOneStepCell(network, optimizer)
+    return cell, cell, optimizer
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("own", "pynative"), ("foreign", "graph"), ("functional", "pynative")])
+def test_loop_that_positions_its_data_itself_is_told_at_its_first_call(root, caplog, kind, mode):
+    """Not at the first start, which no checkpoint precedes; and of no rate, which such a loop may set per batch."""
+    for changes, is_named in ((True, False), (False, False), (True, True)):
+        begin_process(mode=mode)
+        cells, step, optimizer = training_of(kind)
+        state = ck.StateManager(cells)
+        with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2)) as manager:
+            point = manager.restore(state)
+            if changes:
+                optimizer.parameters[0].set_data(optimizer.parameters[0] * 0.5)
+            for number in range(point.batches_delivered, point.batches_delivered + 4):
+                ops.assign(optimizer.learning_rate, ms.Tensor(0.1 / (1 + number)))
+                step(ops.ones((4, 8)), ops.ones((4, 1)))
+                if kind != "own":
+                    state.count_delivered()
+                manager.step(state)
+        words = f"{optimizer.parameters[0].name}: changed between restore() and the first batch"
+        assert [words in text for text in caplog.messages].count(True) == is_named
+        caplog.clear()
