@@ -99,23 +99,23 @@ def measure_saves(options: Options) -> dict[str, Any]:
 
 
 def run(options: Options) -> Iterator[list[dict[str, Any]]]:
-    """A fresh process for each round; gives what is known after each."""
-    found = []
+    """Measure every round in a fresh process; yield all rounds so far."""
+    rounds = []
     for _ in range(options.rounds):
-        found.append(measure("own_callback:measure_saves", options))
-        yield found
+        rounds.append(measure("own_callback:measure_saves", options))
+        yield rounds
 
 
-def tables(found: list[dict[str, Any]]) -> str:
+def tables(rounds: list[dict[str, Any]]) -> str:
     """One row, of all rounds."""
-    stalls = [stall for one in found for stall in one["stalls"]]
+    stalls = [stall for measured in rounds for stall in measured["stalls"]]
     return table(
         ("stall ms", "stall / memcpy", "callback without a save, us"),
         [
             [
                 cell([1e3 * stall for stall in stalls], 1),
-                cell([stall / one["memcpy"] for one in found for stall in one["stalls"]]),
-                cell([1e6 * one["plain"] for one in found], 0),
+                cell([stall / measured["memcpy"] for measured in rounds for stall in measured["stalls"]]),
+                cell([1e6 * measured["plain"] for measured in rounds], 0),
             ]
         ],
     )

@@ -203,9 +203,8 @@ class Saver(_RankSaver):
         self.newest = name
         known: dict[tuple[int, int], Any]
         for known in (self._committed, self._metrics, self._tries):
-            for earlier in [
-                at for at in known if at[0] < name.cycles
-            ]:  # progress goes back to the cycle's start at most
+            # Progress goes back at most to the start of the current cycle.
+            for earlier in [key for key in known if key[0] < name.cycles]:
                 del known[earlier]
 
     def _forget(self, name: CheckpointName) -> None:
