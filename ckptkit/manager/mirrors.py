@@ -382,6 +382,7 @@ class Chain:
         """
         self._is_alone, self._is_ending = rank_sync.is_alone, False
         parent = CheckpointName.parse(opened.document.parent or "")
+        bringer = self._bringer_of(parent) if rank_sync.leads else None  # who brings it to the root
         self._unsent = [parent] if parent is not None and self._away else []
         self._uploads, monotonic = [], self._monotonic
         for mirror in self._present:
@@ -395,7 +396,7 @@ class Chain:
                     opened.document,
                     opened.run_id,
                     keep,
-                    brings_home=mirror is self._present[0],
+                    brings_home=mirror is bringer,
                     ranks=rank_sync.size,
                     patience=patience,
                     pace=pace,
@@ -497,6 +498,18 @@ class Chain:
     def homes(self) -> list[Storage]:
         """The run root and the mirrors that this process uses, the nearest first."""
         return [self._local, *(mirror.storage for mirror in self._present)]
+
+    def _bringer_of(self, parent: CheckpointName | None) -> Mirror | None:
+        """Return the nearest mirror that has ``parent``, if the root lacks it; one nearer may accept no writes."""
+        if parent is None or not self._present or Homes([self._local]).copies(parent):
+            return None
+        for mirror in self._present:
+            try:
+                if Homes([mirror.storage]).copies(parent):
+                    return mirror
+            except StorageError as error:  # the attempt is open: nothing depends on what comes back
+                _log.info("could not see whether %s is at the mirror %s: %s", parent, mirror.storage.url, error)
+        return None
 
     def _refuse_same_places(self) -> None:
         urls = [self._local.url, *(mirror.storage.url for mirror in self._mirrors)]

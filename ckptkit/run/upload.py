@@ -143,7 +143,7 @@ class Uploader(_RankUploader):
         there = read_commit(self._mirror, name)
         if there is not None:
             make_durable(self._mirror, name.commit_key, encode(there))
-            if isinstance(there, Commit):
+            if isinstance(there, Commit) and self._brings_home:
                 self._bring_home(name)
             return "void" if isinstance(there, Void) else "present"
         document = self._document(name)
@@ -159,7 +159,6 @@ class Uploader(_RankUploader):
                     self._remove_given_up(besides=name)  # what an earlier upload has left may be what fills it
             raise
         self._check_fence()  # a start that looked there before COMMIT does not know of it
-        self._bring_home(name)
         self._tidy(name)
         return "copied"
 
@@ -184,9 +183,7 @@ class Uploader(_RankUploader):
         raise failed
 
     def _bring_home(self, name: CheckpointName) -> None:
-        """Copy ``name`` to the local root, once, if that lacks it, so that the next start reads it there."""
-        if not self._brings_home:
-            return
+        """Copy ``name`` from the mirror to the local root, so that the next start reads it there."""
         self._brings_home = False
         try:
             if read_commit(self._local, name) is not None:  # or void: a start found the remains of such a copy

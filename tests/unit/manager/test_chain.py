@@ -79,6 +79,17 @@ def test_copy_back_goes_on_after_an_error_that_passes(tmp_path, home, how, caplo
     assert "could not copy" not in warnings_in(caplog)
 
 
+def test_a_full_mirror_does_not_keep_the_root_from_a_farther_one(tmp_path):
+    started(tmp_path, 2, 5).manager.close()
+    shutil.rmtree(tmp_path / "memory")
+    shutil.rmtree(tmp_path / "neighbour")
+    life = Life(tmp_path)
+    life.homes["neighbour"].inject(Fault("error", operations={"write"}, times=None))
+    assert life.restore().checkpoint == name_at(1, 5)
+    life.settle()
+    assert committed(tmp_path, "memory") == [name_at(1, 5)]
+
+
 def test_mirror_that_is_not_required_may_be_away(tmp_path, caplog):
     loose = ({"required": False}, {})
     started(tmp_path, 2).manager.close()
