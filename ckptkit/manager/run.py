@@ -277,16 +277,18 @@ class Run:
             handle = self._save(state, metrics, left, is_final=True)
             outcome, *_ = self._when_idle(partial(self._meet_after, handle), left)
             self._failure = handle.exception()
-            self._collect(tolerate=True)
             if outcome.committed is not None:
                 break
         return outcome
 
     def _meet_after(self, handle: SaveHandle, *, is_late: bool) -> list[RankStatus]:
-        """Tell all ranks how this rank's part of the final save ended; the next meeting ends them after a takeover."""
+        """Tell all ranks how this rank's part of the final save ended; a takeover ends all of them."""
         if self.results.busy:
             return self.rank_sync.exchange_statuses(RankStatus(busy=True, late=is_late), None)
         error = handle.exception()
+        self._collect(tolerate=True)
+        if isinstance(error, StaleAttemptError):
+            return self.rank_sync.exchange_statuses(RankStatus(end=RankFailure.of(error)), error)
         mine = RankStatus(committed=handle.result()) if error is None else RankStatus(failure=account_of(error))
         return self.rank_sync.exchange_statuses(mine, None)
 

@@ -372,18 +372,20 @@ def test_committed_moment_hides_takeover_from_no_rank(tmp_path: Path) -> None:
     assert [type(one.error).__name__ for one in ended] == ["StaleAttemptError"] * 2
 
 
-def test_rank_whose_part_failed_names_the_takeover(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failures", [1, ERROR_BUDGET], ids=["save", "last try of the final save"])
+def test_rank_whose_part_failed_names_the_takeover(tmp_path: Path, failures: int) -> None:
     def swept() -> None:
-        _taken_over(tmp_path)
+        if fault.fired == failures:
+            _taken_over(tmp_path)
         raise StorageError("the folder is gone")
 
     def body(manager, run, world):
         run.train_step()
-        return manager.save(run).result()
+        return manager.save(run).result() if failures == 1 else manager.save_final(run)
 
-    fault = Fault(swept, operations={"write"}, key="*m0001/rank-00001.json")
+    fault = Fault(swept, operations={"write"}, key="*m0001*/rank-00001.json", times=failures)
     ended = ranks(tmp_path, 2, body, faults={1: fault}, save=SELDOM)
-    assert fault.fired == 1
+    assert fault.fired == failures
     assert [type(one.error).__name__ for one in ended] == ["StaleAttemptError"] * 2
 
 
