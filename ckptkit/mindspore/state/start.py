@@ -126,8 +126,7 @@ class Start:
         if is_folded:
             _tell_what_was_folded(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
-        positions_itself = sources.batches is None and not sources.by_model()
-        self._watch_calls(progress.updates, self._judge_changes if positions_itself else None)
+        self._watch_calls(progress.updates, self._judge_changes if sources.position is None else None)
 
     def begin(self, root: str) -> None:
         """Begin the run at ``root`` with the parameters as they are; see `StateManager.begin`."""
@@ -331,7 +330,13 @@ class Start:
             )
 
     def _judge_changes(self) -> None:
-        """Report parameters that a loop which positions its data itself changed, but for rates, which it may set."""
+        """Report parameters that a loop which positions its data itself changed, but for rates, which it may set.
+
+        Once, as it calls its first cell: by the first call of another one it may have trained.
+        """
+        contents, self._restored = self._restored, None
+        if contents is None or self._sources.counting.now()[1] != contents.progress.batches_delivered:
+            return
         parameters = self._sources.parameters
         restored = {name: parameters.as_read[name] for name in parameters.as_read.keys() - parameters.rates()}
         if changed := differing(restored, parameters.digests_in_place()):
