@@ -22,6 +22,7 @@ import logging
 import os
 import random
 import sys
+import threading
 import types
 import warnings
 import weakref
@@ -490,7 +491,9 @@ def _parts_of_object(value: Any, known: Known) -> Parts:
 
 
 def _is_setting(kind: Any, name: str, part: Any) -> bool:
-    """Return whether an attribute is a constant that methods of MindSpore's, or of a thread's, class assign."""
+    """Return whether an attribute is a constant that methods of MindSpore's classes assign, or a thread's own."""
+    if issubclass(kind, threading.Thread):
+        return name in _assigned_in(threading.Thread) and issubclass(type(part), (*_CONSTANTS, threading.Event))
     return name in _assigned_by_library(kind) and issubclass(type(part), _CONSTANTS)
 
 
@@ -500,7 +503,7 @@ def _assigned_by_library(kind: Any) -> frozenset[str]:
     # An optimizer is compiled in PYNATIVE mode, too, with the numbers that it has then.
     for base in () if issubclass(kind, nn.Optimizer) else kind.__mro__:
         keeps_state = str(base.__module__).startswith(_KEEPS_STATE) and not issubclass(kind, nn.Cell)
-        if library_of(base) in ("mindspore", "threading") and not keeps_state:
+        if library_of(base) == "mindspore" and not keeps_state:
             names |= _assigned_in(base)
     return frozenset(names)
 

@@ -190,6 +190,19 @@ def test_what_ctypes_hold_is_named():
     assert [*life.unstored] == ["stateful['meter'].held"]
 
 
+def test_events_and_semaphores_are_stored():
+    """Methods of their classes assign these attributes, as those of MindSpore's classes assign settings."""
+
+    def act(given):
+        given["meter"].event.set()
+        given["meter"].slots.acquire()
+
+    given, life, _ = lives(lambda: {"meter": Meter(event=threading.Event(), slots=threading.Semaphore(9))}, act)
+    assert given["meter"].event.is_set()
+    assert given["meter"].slots._value == 5
+    assert life.unstored == {}
+
+
 @pytest.mark.parametrize("kind", [Meter, threading.local, types.SimpleNamespace])
 def test_first_attribute_of_an_object_is_stored(kind):
     def act(given):
