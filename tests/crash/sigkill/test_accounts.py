@@ -110,7 +110,7 @@ def test_watched_lives_are_known_to_their_deaths(tmp_path):
     account, lives = story.account, [life.watched[0] for life in story.lives]
     wall = datetime.fromisoformat(lives[-1].at) - datetime.fromisoformat(lives[0].began_at)
     assert [life.how for life in account.lives] == ["killed", "killed", "finished"]
-    assert all(life.is_watched for life in account.lives)
+    assert all(life.watched is not None for life in account.lives)
     assert account.totals["unseen"] == 0
     assert account.totals["repeated"] >= 2 * 10 * 0.01
     assert not account.is_lower_bound
