@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ckptkit.core import worker
-from ckptkit.storage.s3.retry import Patience, Retry, Transient
+from ckptkit.storage.s3.errors import Patience, Retry, Transient
 
 P50_SECONDS = 0.030
 P99_SECONDS = 0.300

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from botocore.exceptions import ClientError
 
+from ckptkit.storage.s3.errors import Patience, Retry
 from ckptkit.storage.s3.options import Client, S3Options
-from ckptkit.storage.s3.retry import Patience, Retry
 from ckptkit.storage.s3.storage import S3Storage
 
 from .network import Network

@@ -28,7 +28,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.heartbeat import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.callback.parameter_writers import acting_among, may_write_in_window
-from ckptkit.mindspore.data.pipeline import source_names
+from ckptkit.mindspore.data.pipeline_nodes import source_names
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.replay import unequal_epochs
 from ckptkit.mindspore.state.manager import StateManager

@@ -19,7 +19,7 @@ import mindspore.dataset as ds
 from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.batch_digest import Probe, digest_of
-from ckptkit.mindspore.data.pipeline import (
+from ckptkit.mindspore.data.pipeline_nodes import (
     describe,
     differences,
     drawing_workers,

@@ -28,7 +28,7 @@ from ckptkit.core.process_group import World
 from ckptkit.core.tensors import Leaf, bits_of, digest_of_bits
 from ckptkit.core.text import listed, some
 from ckptkit.errors import ResumeError, StateMismatchError
-from ckptkit.mindspore.data.pipeline import has_own_data
+from ckptkit.mindspore.data.pipeline_nodes import has_own_data
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force

@@ -1,5 +1,5 @@
 """Stores run roots in buckets of S3 and OBS.
 
-`options` turns a URL and options into a client; `storage` turns calls into requests; `retry` says what error answers
+`options` turns a URL and options into a client; `storage` turns calls into requests; `errors` says what error answers
 mean, and repeats requests that failed temporarily.
 """

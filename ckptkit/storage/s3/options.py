@@ -31,7 +31,7 @@ from botocore.loaders import Loader, create_loader
 from ckptkit.errors import StorageError
 from ckptkit.scrubber import learn
 from ckptkit.storage.lease import SETTLE
-from ckptkit.storage.s3.retry import Patience, Transient
+from ckptkit.storage.s3.errors import Patience, Transient
 
 _log = logging.getLogger("ckptkit")
 

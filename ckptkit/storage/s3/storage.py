@@ -28,8 +28,8 @@ from ckptkit.errors import StorageError
 from ckptkit.scrubber import learn, learn_url, scrubbed
 from ckptkit.storage.lease import PROBE, Lease
 from ckptkit.storage.protocol import Listing
+from ckptkit.storage.s3.errors import EXPIRED, Retry, Transient, code_of, raise_as_ours, status_of
 from ckptkit.storage.s3.options import OBS_ENDPOINTS, OBS_SECRETS, Client, S3Options, connect, connect_obs
-from ckptkit.storage.s3.retry import EXPIRED, Retry, Transient, code_of, raise_as_ours, status_of
 from ckptkit.storage.source import ByteStream, ReusedMemory, SizedStream
 
 _log = logging.getLogger("ckptkit")

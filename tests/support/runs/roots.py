@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ckptkit.storage import LocalStorage, Storage
+from ckptkit.storage.s3.errors import Patience, Retry
 from ckptkit.storage.s3.options import Client, S3Options, connect
-from ckptkit.storage.s3.retry import Patience, Retry
 from ckptkit.storage.s3.storage import S3Storage
 from support.clock import Clock
 from support.servers.client import ACCESS_KEY, SECRET_KEY, s3_client

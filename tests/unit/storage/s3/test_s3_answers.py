@@ -17,7 +17,7 @@ from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError
 from ckptkit.storage import open_storage
 from ckptkit.storage.s3 import storage as s3
-from ckptkit.storage.s3.retry import Patience, Retry, Transient, raise_as_ours
+from ckptkit.storage.s3.errors import Patience, Retry, Transient, raise_as_ours
 
 PAGE = b"<html><head><title>404</title></head><body>default backend - 404</body></html>"
 LIST = b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</ListBucketResult>'

@@ -11,7 +11,7 @@ from support.clock import Clock
 
 from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError
-from ckptkit.storage.s3.retry import Patience, Retry, Transient
+from ckptkit.storage.s3.errors import Patience, Retry, Transient
 
 SHORT, LONG = timedelta(seconds=30), timedelta(minutes=5)
 
