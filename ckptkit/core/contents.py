@@ -32,11 +32,12 @@ NOT_IMPORTED = (
 
 @dataclass(frozen=True)
 class Capture:
-    """Refers to the whole state at one moment; valid only until the next micro-step."""
+    """Refers to the whole state at one moment; the leaves are valid only until the next micro-step."""
 
     progress: Progress
     leaves: tuple[Leaf, ...]
-    state: Mapping[str, JsonValue]  # everything but tensors, by section, encoded by `ckptkit.core.tree`
+    # Everything but tensors, by section: as `ckptkit.core.tree` encodes it, a copy that nothing changes.
+    state: Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ same. The caller closes the previous window first. Training thread only.
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import time
@@ -119,7 +118,7 @@ class StagingArea:
         cost.buffer_bytes = self._pool.made_bytes
         window = Window(
             capture.progress,
-            copy.deepcopy(dict(capture.state)),
+            capture.state,
             plan.shards,
             extents,
             self._pool,

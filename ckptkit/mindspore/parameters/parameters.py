@@ -225,7 +225,7 @@ class TrackedTensor:
             leaf is not None
             and tensor.data_ptr() == self._pointer
             and tensor.shape == self._shape
-            and tensor.dtype == self._dtype
+            and tensor.dtype is self._dtype  # MindSpore has one object of each; comparing two is slow
         ):
             return leaf
         return self._take()
