@@ -453,7 +453,7 @@ def _parts_of_cell(cell: nn.Cell, known: Known) -> Parts:
             yield Step("attribute", name), own[name]
     yield from _attributes((name, own[name]) for name in _HOOKS if own.get(name))
     yield from _attributes((own.get("_cells") or {}).items())
-    parameters = (own.get("_params") or {}).items()
+    parameters = dict.items(own.get("_params") or {})  # the iterator of an OrderedDict takes four times as long
     yield from _attributes((name, value) for name, value in parameters if id(value) not in known.stored)
     if is_own:
         yield Step("class", kind.__name__), kind
