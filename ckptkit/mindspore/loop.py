@@ -366,6 +366,8 @@ class _Epochs(Iterator[tuple[int, "EpochBatches"]]):
         loop, is_first = self._loop, not self._is_given
         self._is_given = True
         if is_first:
+            if self.begun:  # without a warning: the loop has to do again what precedes the batches
+                self._state.start.undo_changes()
             self._state.examination.note_place()
         elif not self._left or loop._is_stopping:
             loop.fence()

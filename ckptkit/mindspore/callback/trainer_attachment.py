@@ -283,6 +283,7 @@ class TrainerLoop:
             self._state.examination.begin()
         else:
             self._silence.close()
+            self._state.start.undo_changes()  # without a warning: the loop has done again what precedes its place
             self._first = [next(self._batches)]
             self.trainer.control.should_training_stop = self.trainer.control.should_epoch_stop = False
         self._counters.put_back(frame)
