@@ -184,6 +184,7 @@ class StateManager:
                 cell.refuse_half_done()
         if self._sources.batches is not None:
             self._sources.batches.refuse_another_thread()
+            self.examination.judge_doubt(self._sources.counting.read_ahead())
         progress = self._sources.progress()
         for memory in self._sources.detached:
             memory.bind(progress.updates)
@@ -332,6 +333,8 @@ class StateManager:
         """
         if self.position is not None:
             self.position.iterator_made()
+        if self._sources.batches is not None:
+            self._sources.counting.begin_loop()
         if changed := self.start.undo_changes():
             warn_of_other_values(changed)
         self.start.trained()

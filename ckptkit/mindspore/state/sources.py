@@ -104,7 +104,7 @@ class Sources:
         # The train cell, whose calls count.
         self.cell = next((cell for cell in cells if isinstance(cell, AccumulationTrainCell)), cells[0])
         may_change_k = training.on_k_change == "next_cycle"
-        self.counting = counting_of(self.cell, training.cycle, may_change_k=may_change_k)
+        self.counting = counting_of(self.cell, cells, training.cycle, may_change_k=may_change_k)
         self.position = position_of(dataset, training.augmentation, observer)
         self.batches = dataset if isinstance(dataset, Resumable) else None
         # What stores each of those given by name.

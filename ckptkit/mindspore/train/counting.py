@@ -7,7 +7,7 @@ before every restore; a disagreement raises. No count is guessed. Main thread on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import mindspore as ms
@@ -26,6 +26,7 @@ from ckptkit.mindspore.train.schedule import Worlds, check_cycle, check_same_tra
 _log = logging.getLogger("ckptkit")
 
 _FENCES = "_ckptkit_fences"
+_STEPS = ("global_step", "state_step", "step_t")  # in MindSpore's optimizers, including the experimental ones
 
 
 @runtime_checkable
@@ -157,6 +158,12 @@ class OwnCounting:
     def prove(self, counts: Progress | CycleCounters, arrays: Arrays) -> None:
         self._prove(counts, arrays, self.base)
 
+    def begin_loop(self) -> None:
+        pass
+
+    def read_ahead(self) -> str | None:
+        """Return None: `now` gives both counts, which have to agree."""
+
     def end_epoch(self) -> None:
         self._cell.end_epoch()
 
@@ -235,10 +242,13 @@ class ForeignCounting:
     Without an adapter, every call counts as a cycle. The cell decides itself whether its cycles end with an epoch.
     """
 
-    def __init__(self, cell: nn.Cell, cycle: CycleAdapter | None) -> None:
+    def __init__(self, cell: nn.Cell, cells: Sequence[nn.Cell], cycle: CycleAdapter | None) -> None:
         self._cell = cell
         self._cycle = cycle
+        counters = [getattr(optimizer, name, None) for optimizer in optimizers_of(cells) for name in _STEPS]
+        self._counters = [counter for counter in counters if isinstance(counter, ms.Parameter)]
         self._delivered = 0
+        self._began: tuple[CycleCounters, list[int]] | None = None
         # Kept on the cell, bypassing nn.Cell's attribute handling: all state managers of a cell share its fences, so
         # that a restore by one of them runs the fences of the others.
         self._fences: Fences = vars(cell).setdefault(_FENCES, Fences())
@@ -292,6 +302,33 @@ class ForeignCounting:
     def prove(self, counts: Progress, arrays: Arrays) -> None:
         """Do nothing: ckptkit does not know a foreign cell's counters. `now` asks the adapter."""
 
+    def begin_loop(self) -> None:
+        self._began = self.now()[0], self._counts()
+
+    def read_ahead(self) -> str | None:
+        """Return a warning, once and before the first save, if batches seem to have been taken but not trained.
+
+        Only the first call after a taken batch decides; later, a loop may skip batches on purpose. A single batch is
+        the one that was trained. Several batches were trained if some optimizer counted as many cycles. If no optimizer
+        counts, nothing is reported. Without an adapter, an optimizer that has not counted yet may still do so.
+        """
+        if self._began is None or self._delivered == self._began[0].micro_steps:
+            return None
+        before, counts = self._began
+        taken, cycles = self._delivered - before.micro_steps, self.now()[0].cycles - before.cycles
+        updates = max((now - then for now, then in zip(self._counts(), counts, strict=True)), default=cycles)
+        if taken > 1 and self._cycle is None and updates == 0:
+            return None
+        self._began = None
+        if taken == 1 or updates >= cycles:
+            return None
+        return (
+            f"{taken} batches of resumable() were taken before the first step() or save(), but the optimizers "
+            f"counted {updates} updates. If the loop reads ahead, a resume skips the batches that it holds: read "
+            "ahead before resumable() instead. If it adds up gradients or skips batches, this is correct; give "
+            "Training(cycle=...), or call manager.step(state) after each batch, to turn this check off"
+        )
+
     def end_epoch(self) -> None:
         pass
 
@@ -315,6 +352,9 @@ class ForeignCounting:
     def _accumulation_steps(self) -> int:
         return 1 if self._cycle is None else _whole_number(self._cycle.accumulation_steps)
 
+    def _counts(self) -> list[int]:
+        return [*map(_whole_number, self._counters)]
+
     def _fence_if_due(self) -> None:
         """Run the fences if the next call updates: nothing can run between that call's micro-step and its update."""
         if not self._fences:
@@ -326,7 +366,9 @@ class ForeignCounting:
 Counting: TypeAlias = OwnCounting | ForeignCounting
 
 
-def counting_of(cell: nn.Cell, cycle: CycleAdapter | None = None, *, may_change_k: bool = False) -> Counting:
+def counting_of(
+    cell: nn.Cell, cells: Sequence[nn.Cell], cycle: CycleAdapter | None = None, *, may_change_k: bool = False
+) -> Counting:
     if isinstance(cell, AccumulationTrainCell):
         if cycle is not None:
             raise ValueError("an AccumulationTrainCell counts for itself; leave Training(cycle=...) out")
@@ -337,7 +379,7 @@ def counting_of(cell: nn.Cell, cycle: CycleAdapter | None = None, *, may_change_
         _hint_at_boost(cell)
     elif not _reports_cycles(cycle):
         raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(cycle).__name__}")
-    return ForeignCounting(cell, cycle)
+    return ForeignCounting(cell, cells, cycle)
 
 
 def accumulation_of(cell: AccumulationTrainCell) -> dict[str, Any]:
