@@ -150,7 +150,12 @@ class StateManager:
 
         An `AccumulationTrainCell` counts its own calls; with this call too, a capture requires that both agree. For
         any other cell, one's own loop has to call this after every batch; `CheckpointCallback` does it itself.
+
+        Raises:
+            ValueError: If ``batches`` is negative.
         """
+        if batches is not None and batches < 0:
+            raise ValueError(f"count_delivered({batches}): batches are counted from 0")
         self._sources.deliver(batches)
 
     def end_epoch(self) -> None:

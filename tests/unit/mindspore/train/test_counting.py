@@ -136,6 +136,8 @@ def test_a_train_cell_may_say_it_itself():
     state = StateManager(network)
     state.count_delivered(5)
     assert (state.progress().cycles, state.progress().micro_step) == (1, 2)
+    with pytest.raises(ValueError, match="counted from 0"):
+        state.count_delivered(-1)
 
 
 def test_a_contradiction_is_refused():
