@@ -32,12 +32,11 @@ NOT_IMPORTED = (
 
 @dataclass(frozen=True)
 class Capture:
-    """Refers to the whole state at one moment; the leaves are valid only until the next micro-step."""
+    """Refers to the whole state at one moment; valid only until the next micro-step."""
 
     progress: Progress
     leaves: tuple[Leaf, ...]
-    # Everything but tensors, by section: as `ckptkit.core.tree` encodes it, a copy that nothing changes.
-    state: Mapping[str, JsonValue]
+    state: Mapping[str, JsonValue]  # everything but tensors, by section, encoded by `ckptkit.core.tree`
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ same. The caller closes the previous window first. Training thread only.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import time
@@ -118,7 +119,7 @@ class StagingArea:
         cost.buffer_bytes = self._pool.made_bytes
         window = Window(
             capture.progress,
-            capture.state,
+            copy.deepcopy(dict(capture.state)),
             plan.shards,
             extents,
             self._pool,
