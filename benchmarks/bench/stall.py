@@ -189,20 +189,20 @@ def tables(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def table_of_peers(found: dict[str, Any]) -> str:
+def table_of_peers(measured: dict[str, Any]) -> str:
     """The columns of ``docs/performance.md``, after those of `tables`."""
-    machine = limits.merged(found["limits"])
-    size = found["state_bytes"]
+    machine = limits.merged(measured["limits"])
+    size = measured["state_bytes"]
     memcpy = size / median(machine["memcpy"]) / 1e6
     of_loop = ("system", "stall / memcpy", "loop slowdown", "extra peak / state")
     of_idle = ("of write limit", "of plain read", "of cold read", "bit-exact")
     rows = []
-    for name in (name for name in _names(found["systems"]) if name != "none"):
-        several = [one for one in found["systems"] if one["system"] == name]
-        loop = dict(zip(LOOP, _loop_row(name, several, memcpy, size), strict=True))
-        idle = dict(zip(IDLE, _idle_row(name, several, machine, size), strict=True))
+    for name in (name for name in _names(measured["systems"]) if name != "none"):
+        of_system = [result for result in measured["systems"] if result["system"] == name]
+        loop = dict(zip(LOOP, _loop_row(name, of_system, memcpy, size), strict=True))
+        idle = dict(zip(IDLE, _idle_row(name, of_system, machine, size), strict=True))
         rows.append([*(loop[column] for column in of_loop), *(idle[column] for column in of_idle)])
-    return f"{tables(found)}\n\n{table([*of_loop, *of_idle], rows)}"
+    return f"{tables(measured)}\n\n{table([*of_loop, *of_idle], rows)}"
 
 
 def _names(measured: Iterable[dict[str, Any]]) -> list[str]:

@@ -31,7 +31,6 @@ from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.core.stack import call_of
 from ckptkit.core.text import many
 from ckptkit.core.waiting import Countdown, Patience, countdown
-from ckptkit.core.worker import NoThreadError
 from ckptkit.errors import CkptKitError, Preempted, ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.events import Began, How, Spent
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName
@@ -584,12 +583,8 @@ class Run:
             self.results.begin(self._number, handle)
             self.saver.begin(request)
             write = partial(self._write, handle, request, self._monotonic(), HEARTBEAT.spent())
-            worker = handle.prepare(write, gives_way=not moment.is_final)
-            try:
-                worker.start()
-            except (NoThreadError, MemoryError) as error:  # a failed save like any other
-                if handle.withdraw(error):
-                    self.saver.abandon(request)
+            if not handle.start(write, gives_way=not moment.is_final):
+                self.saver.abandon(request)
         except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
             handle.withdraw(error)
             raise
@@ -614,11 +609,7 @@ class Run:
 
         try:
             self.results.begin(self._number, handle)
-            worker = handle.prepare(confirm)
-            try:
-                worker.start()
-            except (NoThreadError, MemoryError) as error:
-                handle.withdraw(error)
+            handle.start(confirm)
         except BaseException as error:  # Ctrl-C, as in `_begin`
             handle.withdraw(error)
             raise

@@ -43,7 +43,7 @@ class SaveHandle:
     def __init__(self, staged: Staged | None) -> None:
         self._staged = staged
         self._outcome: SaveReport | BaseException | None = None  # set in one step, whatever a signal interrupts
-        self.worker: Worker | None = None
+        self._worker: Worker | None = None
 
     @property
     def writes(self) -> bool:
@@ -92,11 +92,18 @@ class SaveHandle:
         if isinstance(outcome, SaveReport):
             AT_EXIT.discard(self.finish)
 
-    def prepare(self, write: Callable[[], None], *, gives_way: bool = True) -> Worker:
-        """Return the worker that runs ``write``, which calls `end`; the exit waits for it from now on."""
-        self.worker = Worker(write, "ckptkit-writer", gives_way=gives_way)
+    def start(self, write: Callable[[], None], *, gives_way: bool = True) -> bool:
+        """Run ``write``, which calls `end`, in a thread that ``gives_way`` to training; return whether it runs.
+
+        The exit waits for it. If no thread can be started, that is a failed save like any other.
+        """
+        self._worker = Worker(write, "ckptkit-writer", gives_way=gives_way)
         AT_EXIT.add(self.finish)
-        return self.worker
+        try:
+            self._worker.start()
+        except (NoThreadError, MemoryError) as error:
+            return not self.withdraw(error)
+        return True
 
     def withdraw(self, error: BaseException) -> bool:
         """End a save that has not begun, so that it never does, and return True; leave one that runs or has ended.
@@ -104,7 +111,7 @@ class SaveHandle:
         Call this where an error, such as Ctrl-C, may have arrived before, in or after the start of the worker. That no
         thread can be started is the failure of this save.
         """
-        if self._outcome is not None or not (self.worker is None or self.worker.take_back()):
+        if self._outcome is not None or not (self._worker is None or self._worker.take_back()):
             return False
         if not isinstance(error, NoThreadError | MemoryError):
             cause, error = error, SaveFailedError("the save was interrupted before it began")
@@ -144,8 +151,8 @@ class SaveHandle:
                         "the save under way cannot be waited for here: its fence, or a copy for it, is in progress in "
                         "this thread, below a signal handler. Set a flag there, and wait when that call has returned"
                     )
-                if self.worker is not None:
-                    self.worker.wait(min(glance, seconds_left()))
+                if self._worker is not None:
+                    self._worker.wait(min(glance, seconds_left()))
                 if self.has_ended():
                     return
                 if not seconds_left():
@@ -160,7 +167,7 @@ class SaveHandle:
     def has_ended(self) -> bool:
         """Return whether there is an outcome; a thread that ended without one, or never begins, becomes an error."""
         # Without a worker: Ctrl-C arrived before it was made, so nobody else ends the save.
-        is_gone = self.worker is None or self.worker.has_ended or self.worker.is_lost
+        is_gone = self._worker is None or self._worker.has_ended or self._worker.is_lost
         if is_gone and self._outcome is None:  # in this order: a worker sets the outcome before it ends
             is_begun = not self.withdraw(RuntimeError("its thread was never started"))
             if is_begun and self._outcome is None:

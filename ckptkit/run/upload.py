@@ -322,7 +322,7 @@ class PartUploader(_RankUploader):
                 return isinstance(there, Commit)
             if self._monotonic() - begun >= self.patience.seconds():
                 raise SaveFailedError(f"rank 0 has not committed {name} at {self._local.url}, so no part was uploaded")
-            Latch().wait(pause.total_seconds())
+            time.sleep(pause.total_seconds())  # nothing here learns of what rank 0 writes
             pause = min(_LONGEST_PAUSE, pause * 1.5)
 
     def _open(self, name: CheckpointName) -> OpenedCheckpoint:
