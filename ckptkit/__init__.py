@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from ckptkit.manager.writer import SaveHandle
     from ckptkit.mindspore.callback.callback import CheckpointCallback
     from ckptkit.mindspore.loop import Loop, loop
-    from ckptkit.mindspore.state.holders import attributes
     from ckptkit.mindspore.state.manager import StateManager
     from ckptkit.mindspore.state.sources import Training
+    from ckptkit.mindspore.state.stateful_objects import attributes
     from ckptkit.mindspore.train.cell import AccumulationTrainCell
-    from ckptkit.mindspore.train.counting import BoostCycle, CycleAdapter
+    from ckptkit.mindspore.train.micro_steps import BoostCycle, CycleAdapter
     from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest
 
 __version__ = "0.1.0"
@@ -60,11 +60,11 @@ _NAMES = {  # by module
     "ckptkit.manager.writer": ("SaveHandle",),
     "ckptkit.mindspore.callback.callback": ("CheckpointCallback",),
     "ckptkit.mindspore.loop": ("Loop", "loop"),
-    "ckptkit.mindspore.state.holders": ("attributes",),
+    "ckptkit.mindspore.state.stateful_objects": ("attributes",),
     "ckptkit.mindspore.state.manager": ("StateManager",),
     "ckptkit.mindspore.state.sources": ("Training",),
     "ckptkit.mindspore.train.cell": ("AccumulationTrainCell",),
-    "ckptkit.mindspore.train.counting": ("BoostCycle", "CycleAdapter"),
+    "ckptkit.mindspore.train.micro_steps": ("BoostCycle", "CycleAdapter"),
     "ckptkit.run.keep_policy": ("KeepBest", "KeepCertified", "KeepEvery", "KeepLatest"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

@@ -1,37 +1,21 @@
 """Lists a run, reads its small files, and creates COMMIT, which makes a folder a checkpoint, or its void form.
 
 If several processes create one key, exactly one content wins and every caller learns which one, even if the storage's
-reply was lost. A folder that is not committed is void before its data are deleted. What looks corrupt is read again: a
-memory, a cable or a network may change a bit of one answer. A failed listing is an error, never an empty run.
+reply was lost. A folder that is not committed is void before its data are deleted. A failed listing is an error, never
+an empty run.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TypeVar
 
+from ckptkit.checkpoint.reread import reread_if_corrupt
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, Model, Void, decode, decode_commit, encode
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, COMMIT, CheckpointName, parse_attempt
 from ckptkit.storage import Storage
 
-_T = TypeVar("_T")
 _log = logging.getLogger("ckptkit")
-
-
-def reread_if_corrupt(read: Callable[[], _T], reread: Callable[[], _T] | None = None) -> _T:
-    """Return what ``read`` returns; if it finds something corrupt, what ``reread``, or ``read`` once more, returns."""
-    try:
-        return read()
-    except CorruptCheckpointError as error:
-        result = (reread or read)()
-        _log.warning(
-            "%s. It was read once more, and is intact: nothing is lost. If this comes again, test the memory of this "
-            "machine, its disk and its network, which change bytes on their way.",
-            error,
-        )
-        return result
 
 
 def read_document(storage: Storage, key: str, model: type[Model]) -> Model:

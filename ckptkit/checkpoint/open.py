@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ckptkit.checkpoint.commit import keys_below, read_commit, reread_if_corrupt
+from ckptkit.checkpoint.commit import keys_below, read_commit
+from ckptkit.checkpoint.reread import reread_if_corrupt
 from ckptkit.core.text import some
 from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, UnusableCheckpointError

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ckptkit.checkpoint.commit import reread_if_corrupt
+from ckptkit.checkpoint.reread import reread_if_corrupt
 from ckptkit.checkpoint.shard_bytes import ShardBytes, StoredLeaf, StoredPiece
 from ckptkit.core.contents import TensorInfo, WantedPart
 from ckptkit.core.placement import any_overlap

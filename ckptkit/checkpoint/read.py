@@ -15,9 +15,9 @@ from functools import partial
 
 import xxhash
 
-from ckptkit.checkpoint.commit import reread_if_corrupt
 from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, compare_size
 from ckptkit.checkpoint.parts import WholeLeaves, cut_out, read_sharded
+from ckptkit.checkpoint.reread import reread_if_corrupt
 from ckptkit.checkpoint.shard_bytes import ShardBytes, StoredLeaf, StoredLeaves, StoredPiece
 from ckptkit.core.contents import Buffers, Contents, Sink, WantedPart
 from ckptkit.core.placement import Box

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import xxhash
 
-from ckptkit.checkpoint.commit import reread_if_corrupt
 from ckptkit.checkpoint.open import check_digest, missing
+from ckptkit.checkpoint.reread import reread_if_corrupt
 from ckptkit.core.contents import TensorInfo
 from ckptkit.core.placement import first_element
 from ckptkit.core.tensors import DTYPES

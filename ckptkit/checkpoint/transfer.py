@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 import xxhash
 
-from ckptkit.checkpoint.commit import list_names, make_durable, publish, read_commit, reread_if_corrupt
+from ckptkit.checkpoint.commit import list_names, make_durable, publish, read_commit
 from ckptkit.checkpoint.open import OpenedCheckpoint, manifest_entry, open_manifest, read_rank
 from ckptkit.checkpoint.read import check_sizes, sizes_at
+from ckptkit.checkpoint.reread import reread_if_corrupt
 from ckptkit.checkpoint.shard_bytes import ShardBytes, VerifiedFile
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry, ShardEntry, encode

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from ckptkit.cli.errors import WrongUsageError, in_options
 from ckptkit.errors import StorageError
 from ckptkit.format.layout import CHECKPOINTS, COMMIT, CheckpointName
 from ckptkit.storage import Storage, open_storage
-from ckptkit.storage.url import for_a_person
+from ckptkit.storage.url import is_bucket
 
 _TEXTS = {"key", "secret", "token", "endpoint_url", "profile", "username", "password"}  # even if only digits
 _DURATIONS = {"request_timeout", "retry_for", "answer_within", "settle"}  # fsspec's own options take seconds
@@ -34,6 +34,11 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smh]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 _MOST_COMPLETED = 200
+
+# Of a bucket that has not answered yet, while a person waits.
+_ANSWER_WITHIN = timedelta(seconds=6)
+_CONNECT_SECONDS = 5
+_SILENCE_SECONDS = 9
 
 
 def complete_checkpoint(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -86,6 +91,23 @@ def open_root(
         raise StorageError(in_options(str(error), flag)) from error
     except ValueError as error:
         raise WrongUsageError(str(error)) from error
+
+
+def for_a_person(root: str, storage_options: Mapping[str, Any], *, writes: bool = False) -> dict[str, Any]:
+    """Return ``storage_options`` for a person who waits: gives up an unreachable endpoint after about 10 s.
+
+    Options that the caller set stay. A storage that has answered once gets the usual timeouts. With ``writes``, a store
+    may be silent for longer, so the read timeout stays.
+    """
+    options = dict(storage_options)
+    if not is_bucket(root):
+        return options
+    silence = {} if writes or "request_timeout" in options else {"read_timeout": _SILENCE_SECONDS}
+    own = options.get("config_kwargs") or {}
+    options["config_kwargs"] = {"connect_timeout": _CONNECT_SECONDS, **silence, **own}
+    if "retry_for" not in options:
+        options.setdefault("answer_within", _ANSWER_WITHIN)
+    return options
 
 
 def parse_options(typed: Iterable[str] | None, *, flag: str = "--option") -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Capture:
 
     progress: Progress
     leaves: tuple[Leaf, ...]
-    state: Mapping[str, JsonValue]  # everything but tensors, by section, encoded by `ckptkit.core.tree`
+    state: Mapping[str, JsonValue]  # everything but tensors, by section, encoded by `ckptkit.core.state_encoding`
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def _all_finite(state: dict[str, JsonValue]) -> dict[str, JsonValue]:
     while rest:
         value = rest.pop()
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{value} is not JSON; ckptkit.core.tree encodes such numbers")
+            raise ValueError(f"{value} is not JSON; ckptkit.core.state_encoding encodes such numbers")
         if isinstance(value, dict | list):
             rest.extend(value.values() if isinstance(value, dict) else value)
     return state

@@ -33,8 +33,8 @@ from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.manager.process import AT_EXIT, LastCall
 from ckptkit.manager.writer import NotEndedError, account_of, warn_of_failure
 from ckptkit.run.attempt import Leader, Opened, Opening, open_attempt
-from ckptkit.run.homes import Homes, open_homes
 from ckptkit.run.keep_policy import KeepPolicy
+from ckptkit.run.root_and_mirrors import Homes, open_homes
 from ckptkit.run.upload import PartUploader, Uploader, UploadOutcome, UploadPace
 from ckptkit.storage import RootLock, Storage, is_inside, is_same_place
 

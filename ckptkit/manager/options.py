@@ -18,8 +18,8 @@ from ckptkit.core.placement import PlacementByName
 from ckptkit.core.save_policy import SavePolicy
 from ckptkit.core.save_report import SaveReport
 from ckptkit.manager.heartbeat import boot_id
-from ckptkit.run.attempt import this_process
 from ckptkit.run.keep_policy import KeepPolicy
+from ckptkit.run.takeover import this_process
 from ckptkit.storage import Storage, open_storage
 
 ERROR_BUDGET = 3

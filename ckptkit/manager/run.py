@@ -24,11 +24,11 @@ from typing_extensions import Self
 
 from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.checkpoint.write import SaveRequest
+from ckptkit.core.active_calls import call_of
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.save_policy import SavePolicy, automatic
 from ckptkit.core.save_report import SaveCost, SaveReport
-from ckptkit.core.stack import call_of
 from ckptkit.core.text import many
 from ckptkit.core.waiting import Countdown, Patience, countdown
 from ckptkit.errors import CkptKitError, Preempted, ResumeError, SaveFailedError, StaleAttemptError, StorageError
@@ -40,9 +40,10 @@ from ckptkit.manager.hooks import Hooks, Save
 from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Ranks, Saving, System, WindowUse
 from ckptkit.manager.preemption import PreemptionRequest
+from ckptkit.manager.preemption_schedule import EndSchedule
 from ckptkit.manager.process import AT_EXIT, DenormalsAsZero, LastCall, show_log
 from ckptkit.manager.recorder import Recorder
-from ckptkit.manager.schedule import EndSchedule, SaveSchedule
+from ckptkit.manager.save_schedule import SaveSchedule
 from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults, account_of
 from ckptkit.run.attempt import Opened, Opening, RankFailure, follow, lead
 from ckptkit.run.event_log import EventLog

@@ -31,7 +31,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
 from ckptkit.manager.process import AT_EXIT, show_log
 from ckptkit.mindspore.data.resumable import Resumable, resumable
-from ckptkit.mindspore.observe.roots import users_frames
+from ckptkit.mindspore.observe.walk_roots import users_frames
 from ckptkit.mindspore.state.manager import StateManager, Training
 from ckptkit.run.keep_policy import KeepPolicy, rankings
 from ckptkit.storage import Storage

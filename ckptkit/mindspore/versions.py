@@ -16,9 +16,9 @@ _log = logging.getLogger("ckptkit")
 NEWEST_TRIED = (2, 10)
 # Each touches what MindSpore does not document, in one place, with a comment that says what tells if it moved.
 PRIVATE: tuple[str, ...] = ("callback/session.py", "kernel_threads.py", "rng.py")
-PRIVATE += ("observe/random_operators.py", "observe/kinds.py", "observe/places.py")
+PRIVATE += ("observe/random_operators.py", "observe/value_kinds.py", "observe/path_lookup.py")
 PRIVATE += ("parameters/apply.py", "parameters/memory.py")
-PRIVATE += ("state/digest.py", "state/sources.py", "train/cell.py", "train/counting.py")
+PRIVATE += ("state/digest.py", "state/sources.py", "train/cell.py", "train/micro_steps.py")
 
 
 @functools.cache

@@ -14,9 +14,9 @@ from functools import cache
 from itertools import islice, pairwise
 from typing import Literal
 
-from ckptkit.checkpoint.commit import reread_if_corrupt
 from ckptkit.checkpoint.open import compare_size, decode_manifest, missing, open_manifest, read_rank
 from ckptkit.checkpoint.receipts import certified_from
+from ckptkit.checkpoint.reread import reread_if_corrupt
 from ckptkit.core.progress import Progress
 from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, UnusableCheckpointError

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ckptkit.checkpoint.commit import create_once, reread_if_corrupt
+from ckptkit.checkpoint.commit import create_once
+from ckptkit.checkpoint.reread import reread_if_corrupt
 from ckptkit.core.worker import each_of
 from ckptkit.errors import UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument

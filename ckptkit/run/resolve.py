@@ -21,9 +21,9 @@ from ckptkit.format.documents import PassedOver
 from ckptkit.format.events import Began, Saved
 from ckptkit.format.layout import CHECKPOINTS, EVENTS, CheckpointName, attempt_key
 from ckptkit.run.event_log import read_events
-from ckptkit.run.fence import no_checkpoint, read_run, refuse_unfinished
 from ckptkit.run.index import Documents, Index, Lineage, Segment, Survey, segment_before
 from ckptkit.run.keep_policy import Keepable, KeepBest
+from ckptkit.run.ownership import no_checkpoint, read_run, refuse_unfinished
 from ckptkit.storage import Storage
 
 LATEST, BEST = "latest", "best"

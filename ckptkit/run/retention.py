@@ -54,9 +54,9 @@ from ckptkit.format.layout import (
     segment_key,
 )
 from ckptkit.run.event_log import segments_of
-from ckptkit.run.fence import check_fence, read_attempt, read_run
 from ckptkit.run.index import Documents, Lineage, Survey
 from ckptkit.run.keep_policy import Keepable, KeepPolicy
+from ckptkit.run.ownership import check_fence, read_attempt, read_run
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import in_pages
 

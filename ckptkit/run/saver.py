@@ -29,7 +29,7 @@ from ckptkit.errors import (
 )
 from ckptkit.format.documents import AttemptDocument, Commit
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.fence import check_fence
+from ckptkit.run.ownership import check_fence
 from ckptkit.run.retention import Retention
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import UNLIMITED, Room

@@ -38,11 +38,11 @@ from ckptkit.errors import (
 )
 from ckptkit.format.documents import AttemptDocument, Commit, Void, encode
 from ckptkit.format.layout import CHECKPOINTS, FROZEN, CheckpointName, attempt_key
-from ckptkit.run.fence import check_fence, read_run
-from ckptkit.run.homes import Homes, share_documents
 from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import KeepPolicy
+from ckptkit.run.ownership import check_fence, read_run
 from ckptkit.run.retention import Retention, remove_each, remove_frozen, sweep
+from ckptkit.run.root_and_mirrors import Homes, share_documents
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import room_of
 from ckptkit.storage.local_files import has_no_room

@@ -25,9 +25,9 @@ from typing import cast
 import numpy as np
 from pydantic import JsonValue
 
+from ckptkit.core.active_calls import call_of
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
-from ckptkit.core.stack import call_of
 from ckptkit.core.worker import NoThreadError, Worker, what_arrived
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.shards import Shard

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ckptkit.core.worker import Lanes
 from ckptkit.storage.local_files import storage_errors
-from ckptkit.storage.source import ReusedMemory, SizedStream
 from ckptkit.storage.system_calls import SYSTEM, hide, show
+from ckptkit.storage.written_stream import ReusedMemory, SizedStream
 
 _log = logging.getLogger("ckptkit")
 

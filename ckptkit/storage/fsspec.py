@@ -22,7 +22,7 @@ from ckptkit.errors import StorageError
 from ckptkit.scrubber import clean_url, scrubbed
 from ckptkit.storage.lease import PROBE, SETTLE, Lease
 from ckptkit.storage.protocol import Listing, walk_folders
-from ckptkit.storage.source import ByteStream, SizedStream
+from ckptkit.storage.written_stream import ByteStream, SizedStream
 
 _log = logging.getLogger("ckptkit")
 _PIECE_BYTES = 8 << 20

@@ -31,8 +31,8 @@ from ckptkit.storage.local_files import (
     storage_errors,
 )
 from ckptkit.storage.protocol import Listing, Storage, walk_folders
-from ckptkit.storage.source import ByteStream, SizedStream
 from ckptkit.storage.system_calls import SYSTEM, hide, show
+from ckptkit.storage.written_stream import ByteStream, SizedStream
 
 _log = logging.getLogger("ckptkit")
 
@@ -266,7 +266,7 @@ class LocalStorage:
 class RootLock:
     """Keeps two programs of one machine from uploading from the same local root at once; other roots have no lock.
 
-    A training holds the lock together with other trainings, which fence each other (`ckptkit.run.fence`); a program
+    A training holds the lock together with other trainings, which fence each other (`ckptkit.run.ownership`); a program
     that uploads in its place holds it alone. The kernel releases the lock with the last process that has it, also after
     SIGKILL (flock(2)). It keeps no other machine away.
     """

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from ckptkit.storage.source import ByteStream
+from ckptkit.storage.written_stream import ByteStream
 
 _MOST_DEPTH = 8  # folders; a run has three. A file system that follows links may have folders without end.
 

@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from itertools import accumulate
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -22,10 +21,6 @@ from ckptkit.storage.protocol import Storage
 
 _LOCAL = (None, "file", "local")
 _S3 = ("s3", "s3a", "obs")
-
-_ANSWER_WITHIN = timedelta(seconds=6)
-_CONNECT_SECONDS = 5
-_SILENCE_SECONDS = 9
 
 
 def open_storage(root: str | os.PathLike[str] | Storage, storage_options: Mapping[str, Any] | None = None) -> Storage:
@@ -76,21 +71,9 @@ def _open(text: str, options: dict[str, Any]) -> Storage:
     return open_generic(text, options)
 
 
-def for_a_person(root: str, storage_options: Mapping[str, Any], *, writes: bool = False) -> dict[str, Any]:
-    """Return ``storage_options`` for a person who waits: gives up an unreachable endpoint after about 10 s.
-
-    Options that the caller set stay. A storage that has answered once gets the usual timeouts. With ``writes``, a store
-    may be silent for longer, so the read timeout stays.
-    """
-    options = dict(storage_options)
-    if _split(root)[0] not in _S3:
-        return options
-    silence = {} if writes or "request_timeout" in options else {"read_timeout": _SILENCE_SECONDS}
-    own = options.get("config_kwargs") or {}
-    options["config_kwargs"] = {"connect_timeout": _CONNECT_SECONDS, **silence, **own}
-    if "retry_for" not in options:
-        options.setdefault("answer_within", _ANSWER_WITHIN)
-    return options
+def is_bucket(root: str) -> bool:
+    """Return whether a run root is in a bucket of S3 or OBS."""
+    return _split(root)[0] in _S3
 
 
 def is_same_place(url: str, other: str) -> bool:

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress
+from ckptkit.core.state_encoding import decode_tree, encode_tree
 from ckptkit.core.tensors import Leaf, leaf_of
-from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.format.documents import canonical, digest_of
 

@@ -380,7 +380,7 @@ def in_order_of_size(leaves: Iterable[LeafDifference]) -> list[LeafDifference]:
 
 
 def state_differences(rank: int, a: Mapping[str, JsonValue], b: Mapping[str, JsonValue]) -> Iterator[StateDifference]:
-    """Yield the places at which two states differ, as `ckptkit.core.tree` has encoded them.
+    """Yield the places at which two states differ, as `ckptkit.core.state_encoding` has encoded them.
 
     A list of plain values has one entry in all. Tensors that a state refers to are compared as leaves.
     """

@@ -26,9 +26,9 @@ from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, UnusableCheckpointError
 from ckptkit.format.documents import Commit, encode
 from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of
-from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Lineage, Survey, segment_before
 from ckptkit.run.keep_policy import Keepable, KeepPolicy, rankings
+from ckptkit.run.ownership import read_run, refuse_unfinished
 from ckptkit.run.resolve import Head, choose, newest_head
 from ckptkit.run.retention import delete_each, remove_each, remove_frozen_of
 from ckptkit.storage import Storage

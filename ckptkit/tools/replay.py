@@ -23,14 +23,14 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.format.versions import changed
 from ckptkit.manager.options import System
 from ckptkit.run.catalog import list_checkpoints
-from ckptkit.run.fence import no_checkpoint
 from ckptkit.run.index import Lineage, Segment, Survey
+from ckptkit.run.ownership import no_checkpoint
 from ckptkit.run.resolve import LATEST, Candidates, choose, named, open_wanted
 from ckptkit.storage import Storage, is_same_place, open_storage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.diff import CheckpointDifference, Side, compare
+from ckptkit.tools.doctor.lives.life_process import TrialLife, live
 from ckptkit.tools.doctor.lives.trace import LifePlan
-from ckptkit.tools.doctor.lives.trial import TrialLife, live
 from ckptkit.tools.doctor.result import FailedLifeError, UnusableScriptError
 from ckptkit.tools.watch import CheckpointWatch
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 import xxhash
 
-from ckptkit.checkpoint.commit import read_commit, read_document, reread_if_corrupt
+from ckptkit.checkpoint.commit import read_commit, read_document
 from ckptkit.checkpoint.open import (
     OpenedCheckpoint,
     check_together,
@@ -29,6 +29,7 @@ from ckptkit.checkpoint.open import (
     open_manifest,
     read_rank,
 )
+from ckptkit.checkpoint.reread import reread_if_corrupt
 from ckptkit.checkpoint.shard_bytes import StoredLeaves
 from ckptkit.checkpoint.write import BlockDigests
 from ckptkit.core.text import some
@@ -53,8 +54,8 @@ from ckptkit.format.documents import (
     digest_of,
 )
 from ckptkit.format.layout import COMMIT, FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
-from ckptkit.run.fence import no_checkpoint, read_run, refuse_unfinished
 from ckptkit.run.index import Survey, segment_before
+from ckptkit.run.ownership import no_checkpoint, read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
 from ckptkit.storage import Storage
 from ckptkit.tools.watch import CheckpointWatch
@@ -369,7 +370,7 @@ class _Files:
         key = (shard.key, shard.size_bytes, shard.digest)
         with self._locks.setdefault(key, threading.Lock()):
             if key not in self._known:
-                # A second time if there is a problem, as `ckptkit.checkpoint.commit.reread_if_corrupt` does.
+                # A second time if there is a problem, as `ckptkit.checkpoint.reread.reread_if_corrupt` does.
                 self._known[key] = self._examine(shard, listed_bytes) and self._examine(shard, listed_bytes)
             return self._known[key]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from ckptkit.cli.commands import doctor
 from ckptkit.core.progress import Progress
 from ckptkit.manager.hooks import Suspect
+from ckptkit.tools.doctor.lives.life_process import TrialLife
 from ckptkit.tools.doctor.lives.trace import Begun, Event, SavedEvent, Stepped
-from ckptkit.tools.doctor.lives.trial import TrialLife
 from ckptkit.tools.doctor.result import DoctorOptions
 
 SIZE = 7

@@ -14,7 +14,7 @@ from mindspore import nn, ops
 from mindspore.train import Callback, Model
 
 import ckptkit as ck
-from ckptkit.core.tree import encode_tree
+from ckptkit.core.state_encoding import encode_tree
 from ckptkit.mindspore.rng import capture_rng
 from support.options import grouped
 

@@ -17,14 +17,16 @@ PACKAGES = (
 )
 # The same within a package; a new module takes its place here.
 MODULES = {
-    "checkpoint": (*("commit", "open", "shard_bytes", "parts", "read", "resharded", "receipts", "write", "transfer"),),
+    "checkpoint": (
+        *("reread", "commit", "open", "shard_bytes", "parts", "read", "resharded", "receipts", "write", "transfer"),
+    ),
     "run": (
-        *("keep_policy", "index", "event_log", "fence", "resolve", "catalog", "attempt"),
-        *("retention", "homes", "saver", "upload", "goodput", "interval"),
+        *("keep_policy", "index", "event_log", "ownership", "takeover", "resolve", "catalog", "attempt"),
+        *("retention", "root_and_mirrors", "saver", "upload", "goodput", "interval"),
     ),
     "manager": (
         *("process", "heartbeat", "options", "agreement", "writer", "hooks", "preemption", "recorder"),
-        *("schedule", "mirrors", "run", "manager"),
+        *("save_schedule", "preemption_schedule", "mirrors", "run", "manager"),
     ),
     "mindspore": (
         *("versions", "kernel_threads", "process_group", "rng", "digits", "nn", "train", "parameters", "data"),

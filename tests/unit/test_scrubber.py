@@ -24,8 +24,8 @@ from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.s3 import options
 from ckptkit.storage.s3.options import Keys, RenewedCredentials, S3Options
 from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.report.history import read_story
 from ckptkit.tools.report.page import page_of
-from ckptkit.tools.report.story import read_story
 
 SECRET = "hunter2-Pa55/w0rd+x"
 WITHOUT_SLASH = "hunter2-Pa55w0rd+x"

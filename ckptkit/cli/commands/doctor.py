@@ -18,7 +18,7 @@ from ckptkit.cli.output import Part, print_result
 from ckptkit.core.text import many, some
 from ckptkit.tools.doctor.card import card_of
 from ckptkit.tools.doctor.compare import TraceDifference
-from ckptkit.tools.doctor.examine import DoctorExamination
+from ckptkit.tools.doctor.examination import DoctorExamination
 from ckptkit.tools.doctor.result import DoctorOptions, FailedLifeError, Report, UnusableScriptError, rank_in_words
 
 _SUITE = "ckptkit doctor"

@@ -18,7 +18,7 @@ from ckptkit.cli.output import Part, ago, plain, print_result, table_of
 from ckptkit.core.text import size
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
-from ckptkit.run.fence import refuse_no_run
+from ckptkit.run.ownership import refuse_no_run
 
 NEWEST = 50
 

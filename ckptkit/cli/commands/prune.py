@@ -16,8 +16,8 @@ from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain, resumab
 from ckptkit.cli.options import AsJson, Options, Root, open_root
 from ckptkit.cli.output import Part, bar_of_steps, plain, print_parts, print_result, table_of
 from ckptkit.core.text import many, size
-from ckptkit.run.fence import refuse_no_run
 from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest, KeepPolicy
+from ckptkit.run.ownership import refuse_no_run
 from ckptkit.tools.prune import Pruned, PrunePlan, Rule, plan_prune, prune
 
 _RESUME = "The checkpoints to keep are untouched: the same command removes the rest."

@@ -25,8 +25,8 @@ from ckptkit.storage import Storage
 from ckptkit.tools.interchange.atomic_file import new_file
 from ckptkit.tools.report.goodput import numbers_of, table_of
 from ckptkit.tools.report.health import judge, lines_of
+from ckptkit.tools.report.history import RunStory, read_story
 from ckptkit.tools.report.monitors import MissingClientError, MLflow, Monitor, Prometheus, TensorBoard, series_of
-from ckptkit.tools.report.story import RunStory, read_story
 
 
 def run_report(

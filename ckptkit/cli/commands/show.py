@@ -26,9 +26,9 @@ from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, open_root
 from ckptkit.cli.output import Part, ago, plain, print_result, table_of
 from ckptkit.core.contents import Buffers, TensorInfo
 from ckptkit.core.progress import Progress
+from ckptkit.core.state_encoding import decode_tree
 from ckptkit.core.tensors import ROLES, Array, bytes_of, values_of
 from ckptkit.core.text import many, size, some
-from ckptkit.core.tree import decode_tree
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import RankManifest, ShardEntry, digest_of
 from ckptkit.run.index import Documents
@@ -316,7 +316,7 @@ def summarise(dtype: str, bits: Array) -> Document:
 
 
 def _tree(label: str, value: JsonValue, indent: str) -> Iterator[str]:
-    """Yield a section of the state: its names as a tree, and each value as JSON, as `ckptkit.core.tree` encodes it."""
+    """Yield a section of the state: its names as a tree, and each value as JSON, encoded by `core.state_encoding`."""
     if isinstance(value, dict) and value and not any(key.startswith("$") for key in value):
         yield f"{indent}{label}:"
         for key, item in value.items():

@@ -12,7 +12,7 @@ from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root
 from ckptkit.cli.output import CheckpointBar, Part, plain, print_result
 from ckptkit.core.text import many, size
-from ckptkit.run.fence import refuse_no_run
+from ckptkit.run.ownership import refuse_no_run
 from ckptkit.tools.verify import Audit, Start, audit
 
 ENDS = {"whole": "whole", "corrupt": "CORRUPT:", "removed": "skipped, since it was removed meanwhile:"}

@@ -18,7 +18,7 @@ from mindspore.train import Callback, Model
 
 from ckptkit.mindspore.observe.attributes import own_attributes
 from ckptkit.mindspore.observe.named_objects import GENERATORS, attribute, named_objects, owner_of
-from ckptkit.mindspore.observe.users import is_of_users, is_users
+from ckptkit.mindspore.observe.user_code import is_of_users, is_users
 
 # What leads to a parameter: of the arguments of a hook, `test_arguments_of_hooks_are_known` finds others. Of the
 # optimizer, the learning rate and the step may be used: a save copies anything that small at once.

@@ -37,8 +37,8 @@ from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Resumable, batches_of
 from ckptkit.mindspore.observe.frame_variables import set_variables, variables_of
 from ckptkit.mindspore.observe.liveness import for_targets, live_names
-from ckptkit.mindspore.state.holders import Reporting, fits
 from ckptkit.mindspore.state.manager import StateManager, Training
+from ckptkit.mindspore.state.stateful_objects import Reporting, fits
 
 _NEEDED = ("train", "get_train_dataloader", "training_step", "callback_handler", "args", "state", "control", "model")
 _OWN_RESUME = ("resume_from_checkpoint", "model_path")  # arguments of train; the second is its old name

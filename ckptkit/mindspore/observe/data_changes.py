@@ -10,10 +10,10 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from ckptkit.mindspore.observe.kinds import ATOMS, Known, text_of_state
 from ckptkit.mindspore.observe.paths import Root, is_below
-from ckptkit.mindspore.observe.roots import Reached
+from ckptkit.mindspore.observe.value_kinds import ATOMS, Known, text_of_state
 from ckptkit.mindspore.observe.walk import Node, Walk
+from ckptkit.mindspore.observe.walk_roots import Reached
 
 _SHARED = (*ATOMS, type, types.FunctionType, types.ModuleType)  # many objects hold these
 

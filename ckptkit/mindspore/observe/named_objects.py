@@ -24,7 +24,7 @@ from mindspore import nn
 from ckptkit.mindspore.nn.sequential import registered_in
 from ckptkit.mindspore.observe.attributes import own_attributes, unwrapped
 from ckptkit.mindspore.observe.frame_variables import variables_of
-from ckptkit.mindspore.observe.users import is_users
+from ckptkit.mindspore.observe.user_code import is_users
 from ckptkit.mindspore.parameters.memory import is_compiled
 
 UNKNOWN = object()

@@ -32,15 +32,15 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.observe.data_changes import DataChanges
-from ckptkit.mindspore.observe.kinds import OUTSIDE, Known
 from ckptkit.mindspore.observe.liveness import gathers
-from ckptkit.mindspore.observe.outside import Outside
+from ckptkit.mindspore.observe.outside_inputs import Outside
 from ckptkit.mindspore.observe.packing import CannotPackError, Packer, Unpacker, has_content, refilled, signature_of
+from ckptkit.mindspore.observe.path_lookup import Places, is_followed, is_settable
 from ckptkit.mindspore.observe.paths import Chain, Root, chain_of, is_below, plain_chain
-from ckptkit.mindspore.observe.places import Places, is_followed, is_settable
-from ckptkit.mindspore.observe.roots import Reached, Roots, label_of, owner_of_variables, users_frames
-from ckptkit.mindspore.observe.users import is_users_function
+from ckptkit.mindspore.observe.user_code import is_users_function
+from ckptkit.mindspore.observe.value_kinds import OUTSIDE, Known
 from ckptkit.mindspore.observe.walk import OF_DATA, Fact, Home, Node, Walk
+from ckptkit.mindspore.observe.walk_roots import Reached, Roots, label_of, owner_of_variables, users_frames
 from ckptkit.mindspore.parameters.memory import is_compiled
 
 MOST_BYTES = 1 << 24

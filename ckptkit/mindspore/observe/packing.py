@@ -8,8 +8,8 @@ the user's is made again without running its class: its attributes are set. One 
 An object that the next process has keeps its identity there: it gets the *content* of a slot (`refilled`), and wherever
 else it occurs, a reference. One that it does not have and that occurs twice, occurs twice afterwards.
 
-Guarantees: what `Packer.slot` returns is accepted by `ckptkit.core.tree.encode_tree`. `Unpacker` changes nothing that
-is there. No code of the user's runs. No pickle. Main thread only.
+Guarantees: what `Packer.slot` returns is accepted by `ckptkit.core.state_encoding.encode_tree`. `Unpacker` changes
+nothing that is there. No code of the user's runs. No pickle. Main thread only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from ckptkit.mindspore.observe.attributes import (
     own_attributes,
     set_attribute,
 )
-from ckptkit.mindspore.observe.kinds import (
+from ckptkit.mindspore.observe.user_code import is_users_class
+from ckptkit.mindspore.observe.value_kinds import (
     ATOMS,
     GENERATORS,
     extends_plain,
@@ -50,7 +51,6 @@ from ckptkit.mindspore.observe.kinds import (
     reduced,
     text_of,
 )
-from ckptkit.mindspore.observe.users import is_users_class
 from ckptkit.mindspore.parameters.apply import tensor_of
 from ckptkit.mindspore.rng import restore_generator
 

@@ -26,7 +26,7 @@ from ckptkit.core.text import some
 from ckptkit.mindspore.nn.dropout import drops_nothing
 from ckptkit.mindspore.nn.sequential import cells_of
 from ckptkit.mindspore.observe.named_objects import GENERATORS, UNKNOWN, attribute, named_objects, owner_of
-from ckptkit.mindspore.observe.users import is_mindspores, is_of_users
+from ckptkit.mindspore.observe.user_code import is_mindspores, is_of_users
 from ckptkit.mindspore.parameters.memory import is_compiled
 
 _UNEQUAL = "two runs with one seed already draw different masks, restarted or not"

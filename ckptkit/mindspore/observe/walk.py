@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, TypeAlias
 import mindspore as ms
 from mindspore import nn, ops
 
-from ckptkit.mindspore.observe.kinds import ATOMS, Known, described, text_of_atom
 from ckptkit.mindspore.observe.paths import Chain, Root, Step
-from ckptkit.mindspore.observe.users import is_users_class, library_of
+from ckptkit.mindspore.observe.user_code import is_users_class, library_of
+from ckptkit.mindspore.observe.value_kinds import ATOMS, Known, described, text_of_atom
 
 OF_DATA = "of the data: "
 _MOST_OBJECTS, _MOST_DEPTH = 20_000, 14

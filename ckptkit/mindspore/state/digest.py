@@ -13,7 +13,7 @@ import mindspore as ms
 import numpy as np
 import xxhash
 
-from ckptkit.mindspore.observe.kinds import ATOMS, written
+from ckptkit.mindspore.observe.value_kinds import ATOMS, written
 
 _MAX_ITEMS = 10_000
 _MAX_BYTES = 1 << 28

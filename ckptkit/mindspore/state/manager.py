@@ -28,12 +28,12 @@ from ckptkit.mindspore.observe.random_operators import Finding
 from ckptkit.mindspore.parameters.roles import cells_of
 from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.rng import words_drawn_unseeded
+from ckptkit.mindspore.state.cell_settings import warn_of_other_values
 from ckptkit.mindspore.state.digest import differing
-from ckptkit.mindspore.state.examination import Examination
-from ckptkit.mindspore.state.holders import Stateful
-from ckptkit.mindspore.state.settings import warn_of_other_values
+from ckptkit.mindspore.state.findings import Examination
+from ckptkit.mindspore.state.restore import Start
 from ckptkit.mindspore.state.sources import CycleStart, Sources, Training, captured
-from ckptkit.mindspore.state.start import Start
+from ckptkit.mindspore.state.stateful_objects import Stateful
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, refuse_half_restored
 
 __all__ = ["StateManager", "Stateful", "Training"]
@@ -170,7 +170,7 @@ class StateManager:
 
     def observer(self) -> Any:
         """Return a `StateObserver` of all this state, for ``ckptkit doctor``."""
-        from ckptkit.mindspore.state.observe import StateObserver
+        from ckptkit.mindspore.state.doctor_digests import StateObserver
 
         return StateObserver(self, self._sources, self.examination)
 

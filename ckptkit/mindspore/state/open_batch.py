@@ -16,7 +16,7 @@ import sys
 from itertools import pairwise
 from types import FrameType
 
-from ckptkit.core.stack import frames_from
+from ckptkit.core.active_calls import frames_from
 from ckptkit.mindspore.observe.frame_variables import variables_of
 from ckptkit.snapshot.capture import IncompleteStepError
 

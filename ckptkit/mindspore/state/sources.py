@@ -20,9 +20,9 @@ from mindspore.train import Callback
 
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.progress import Progress
+from ckptkit.core.state_encoding import decode_tree, encode_tree
 from ckptkit.core.tensors import Array, Leaf
 from ckptkit.core.text import some
-from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
 from ckptkit.manager.options import Ranks, refuse_unknown_choice
 from ckptkit.mindspore.data.iterable import IterablePosition
@@ -32,12 +32,12 @@ from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
 from ckptkit.mindspore.parameters.memory import SharedMemory, detached_of
 from ckptkit.mindspore.parameters.parameters import CellParameters, KeptParameters
 from ckptkit.mindspore.rng import capture_rng
-from ckptkit.mindspore.state.holders import NamedAttributes, NamedCell, ParameterHolder, state_of, stateful_of
+from ckptkit.mindspore.state.cell_settings import Numerics, Switches
 from ckptkit.mindspore.state.open_batch import OpenBatch
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.state.settings import Numerics, Switches
+from ckptkit.mindspore.state.stateful_objects import NamedAttributes, NamedCell, ParameterHolder, state_of, stateful_of
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, optimizers_of
-from ckptkit.mindspore.train.counting import CycleAdapter, counting_of
+from ckptkit.mindspore.train.micro_steps import CycleAdapter, counting_of
 
 OnKChange: TypeAlias = Literal["refuse", "next_cycle"]
 _SECTIONS = ("rng", "data", "train", "user")

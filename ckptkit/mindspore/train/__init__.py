@@ -1,4 +1,4 @@
 """Trains with gradient accumulation: `cell` is the train cell, of the graphs of `gradients` and `reduce`.
 
-`counting` checks that all counts of micro-steps agree, and `schedule` decides the K with which a run continues.
+`micro_steps` checks that all counts agree, and `restored_k` decides the K with which a run continues.
 """

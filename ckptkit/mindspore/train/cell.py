@@ -39,7 +39,7 @@ from mindspore import nn, ops
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also the base of mindspore.mint.optim's
 
 from ckptkit.core.accumulation import AccumulationSchedule, AccumulationSteps
-from ckptkit.core.stack import frames_from
+from ckptkit.core.active_calls import frames_from
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.process_group import world

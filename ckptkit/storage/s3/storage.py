@@ -30,7 +30,7 @@ from ckptkit.storage.lease import PROBE, Lease
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.s3.errors import EXPIRED, Retry, Transient, code_of, raise_as_ours, status_of
 from ckptkit.storage.s3.options import OBS_ENDPOINTS, OBS_SECRETS, Client, S3Options, connect, connect_obs
-from ckptkit.storage.source import ByteStream, ReusedMemory, SizedStream
+from ckptkit.storage.written_stream import ByteStream, ReusedMemory, SizedStream
 
 _log = logging.getLogger("ckptkit")
 

@@ -1,7 +1,7 @@
 """Copies a whole run, or one checkpoint as a new run, from one root to another.
 
 The order: compare everything at the target; ``run.json``; the checkpoints, oldest first; events; the attempts'
-documents, last the one that ends the copy. Until then no start takes the target for a run (`ckptkit.run.fence`). If
+documents, last the one that ends the copy. Until then no start takes the target for a run (`ckptkit.run.ownership`). If
 anything at the target is not the source's, nothing is written. The same call resumes an interrupted copy, with the same
 result. The source is only read, and its job may be running. Run one copy to a root at a time, and no job on it:
 conflicts between them are detected only in part. Any single thread.
@@ -32,8 +32,8 @@ from ckptkit.format.layout import (
     attempt_of,
     parse_segment,
 )
-from ckptkit.run.fence import no_checkpoint, read_run, refuse_unfinished
 from ckptkit.run.index import Index
+from ckptkit.run.ownership import no_checkpoint, read_run, refuse_unfinished
 from ckptkit.run.resolve import BEST, LATEST, choose
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage, is_same_place

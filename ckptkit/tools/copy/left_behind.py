@@ -15,11 +15,11 @@ from ckptkit.checkpoint.commit import read_commit
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.format.documents import AttemptDocument, Commit
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.fence import read_run, refuse_unfinished
-from ckptkit.run.homes import refuse_separate, share_documents
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepLatest
+from ckptkit.run.ownership import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
+from ckptkit.run.root_and_mirrors import refuse_separate, share_documents
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import RootLock, Storage
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from ckptkit.tools.doctor.lives.trial import TrialLife
+from ckptkit.tools.doctor.lives.life_process import TrialLife
 
 FEWEST_STEPS = 2
 _MARGIN = 1.25

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ckptkit.scrubber import scrub
-from ckptkit.tools.doctor.lives.trial import TrialLife
+from ckptkit.tools.doctor.lives.life_process import TrialLife
 from ckptkit.tools.doctor.result import DoctorOptions, Report, rank_in_words
 
 FIRST_WORDS = "# Resume card of "

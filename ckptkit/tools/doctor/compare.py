@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ckptkit.tools.doctor.lives.life_process import TrialLife
 from ckptkit.tools.doctor.lives.trace import Stepped
-from ckptkit.tools.doctor.lives.trial import TrialLife
 
 _ROUNDING = 0.02  # of a loss; bfloat16 has 8 bits
 # In a micro-step the batch precedes what the loop makes of it and the loss, and these the results of the update.

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ckptkit.tools.doctor.causes import Diagnosis
 from ckptkit.tools.doctor.compare import TraceDifference
-from ckptkit.tools.doctor.diagnose import Diagnosis
-from ckptkit.tools.doctor.lives.trial import TrialLife
-from ckptkit.tools.doctor.lost import owner_of, pattern_of
+from ckptkit.tools.doctor.lives.life_process import TrialLife
+from ckptkit.tools.doctor.lost_values import owner_of, pattern_of
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import numpy as np
 from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Contents, TensorInfo
 from ckptkit.core.tensors import Array, LeafSpec, Role
-from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Index
+from ckptkit.run.ownership import read_run, refuse_unfinished
 from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.storage import Storage, open_storage
 from ckptkit.tools.interchange.atomic_file import new_file

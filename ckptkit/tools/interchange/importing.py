@@ -2,8 +2,8 @@
 
 The first checkpoint of the run holds these weights and nothing else, and is the parent of what follows. The order:
 check everything about the file; write ``run.json``, which marks an import in progress; shards, documents, ``COMMIT``;
-last the document of attempt 1, without which no start takes the root for a run (`ckptkit.run.fence`). Guarantees: if
-the file is refused, nothing is written; if writing fails, what was written is deleted as far as possible. Weights are
+last the document of attempt 1, without which no start takes the root for a run (`ckptkit.run.ownership`). If the file
+is refused, nothing is written; if writing fails, what was written is deleted as far as possible. Weights are
 copied unchanged, one window at a time. Any single thread; nothing else may use the root meanwhile.
 """
 
@@ -34,7 +34,7 @@ from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CHECKPOINTS, RUN, CheckpointName, attempt_key
 from ckptkit.format.shards import Shard, plan_shards
-from ckptkit.run.fence import check_fence
+from ckptkit.run.ownership import check_fence
 from ckptkit.storage import ByteStream, Storage, open_storage
 from ckptkit.storage.lease import LEASE, PROBE
 from ckptkit.tools.interchange.names import Renames, of_an_optimizer

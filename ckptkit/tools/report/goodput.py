@@ -13,7 +13,7 @@ from typing import Any
 from ckptkit.core.text import ENDS, many, span
 from ckptkit.run.goodput import Class
 from ckptkit.run.interval import REASONS, frequency
-from ckptkit.tools.report.story import RunStory
+from ckptkit.tools.report.history import RunStory
 
 _SHOWN: Mapping[Class, tuple[str, str]] = {  # name and colour
     "trained": ("training that counted", "#2aa889"),

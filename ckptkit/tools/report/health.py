@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ckptkit.core.text import many, number, span
-from ckptkit.tools.report.story import Attempt, RunStory
+from ckptkit.tools.report.history import Attempt, RunStory
 
 _HIGH_STALL = 0.02  # share of the time in all
 _LAST_POINTS = 20

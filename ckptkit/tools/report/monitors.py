@@ -21,7 +21,7 @@ from typing import Any
 from ckptkit.core.text import escaped, message_of
 from ckptkit.errors import StorageError
 from ckptkit.run.goodput import Life, account_of, between, seconds_of
-from ckptkit.tools.report.story import Attempt, RunStory
+from ckptkit.tools.report.history import Attempt, RunStory
 
 GOODPUT = "goodput"
 STALL = "save/stall_seconds"

@@ -20,8 +20,8 @@ from plotly.offline import get_plotlyjs_version
 from ckptkit.core.text import many, number, rough_span, size, span, when
 from ckptkit.tools.report.goodput import goodput_section
 from ckptkit.tools.report.health import HealthVerdict, judge
+from ckptkit.tools.report.history import Attempt, RunStory
 from ckptkit.tools.report.plots import THEME, Plot, colour_of, costs, curves, timeline
-from ckptkit.tools.report.story import Attempt, RunStory
 
 PLOTLY = f"plotly-{get_plotlyjs_version()}.min.js"  # one file for all pages in a folder
 

@@ -20,7 +20,7 @@ from plotly.subplots import make_subplots
 
 from ckptkit.core.text import number, size, span, when
 from ckptkit.format.events import Point, Spread
-from ckptkit.tools.report.story import Attempt, RunStory, Save
+from ckptkit.tools.report.history import Attempt, RunStory, Save
 
 COLOURS = ("#4f7cff", "#f0883e", "#2aa889", "#b76fd6", "#d9a520", "#e0567a", "#3fa7d6", "#8c9a5b")
 

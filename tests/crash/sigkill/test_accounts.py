@@ -12,7 +12,7 @@ from support.process import Ended, python, run_python
 
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.report.health import judge
-from ckptkit.tools.report.story import RunStory, read_story
+from ckptkit.tools.report.history import RunStory, read_story
 
 SCRIPT = """
 import json, os, signal, sys, threading, time

@@ -12,7 +12,7 @@ from mindspore.parallel.nn import GradAccumulation
 from mindspore.train import Model
 
 import ckptkit as ck
-from ckptkit.mindspore.train.counting import BoostCycle
+from ckptkit.mindspore.train.micro_steps import BoostCycle
 from ckptkit.nn import Dropout
 from exactness.cells.data import DATA
 from exactness.jobs.parts import CLASSES, EPOCHS, FEATURES, STEPS, K

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import ByteStream, Listing
-from ckptkit.storage.source import SizedStream
+from ckptkit.storage.written_stream import SizedStream
 from ckptkit.testing.faults import FaultyStorage
 
 PAGE = 1000  # entries of one list request of an object store

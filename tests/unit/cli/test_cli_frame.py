@@ -23,9 +23,9 @@ from ckptkit import errors
 from ckptkit.cli import app
 from ckptkit.cli.errors import CommandGroup, WrongUsageError
 from ckptkit.cli.examination import Case, prepare, write_junit
+from ckptkit.cli.options import for_a_person
 from ckptkit.errors import StorageError
 from ckptkit.storage.s3.options import S3Options
-from ckptkit.storage.url import for_a_person
 
 RAISED = {
     "storage": (errors.StorageError, 3),

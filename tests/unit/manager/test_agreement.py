@@ -14,7 +14,8 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError
 from ckptkit.manager.agreement import RankStatus, RankSync
-from ckptkit.manager.schedule import EndSchedule, SaveSchedule
+from ckptkit.manager.preemption_schedule import EndSchedule
+from ckptkit.manager.save_schedule import SaveSchedule
 from ckptkit.run.attempt import RankFailure
 
 

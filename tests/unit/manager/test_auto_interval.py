@@ -20,13 +20,13 @@ from ckptkit.format.events import Interval
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.agreement import RankSync
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.schedule import SaveSchedule
+from ckptkit.manager.save_schedule import SaveSchedule
 from ckptkit.manager.writer import SaveResults
 from ckptkit.run.interval import Failures, read_history
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.report.story import read_story
+from ckptkit.tools.report.history import read_story
 
 K = 2
 

@@ -9,7 +9,7 @@ import pytest
 from mindspore import nn, ops
 from support.training import begin_process, disturb, rng_digest
 
-from ckptkit.core.tree import decode_tree, encode_tree
+from ckptkit.core.state_encoding import decode_tree, encode_tree
 from ckptkit.mindspore.rng import (
     capture_host_rng,
     capture_rng,

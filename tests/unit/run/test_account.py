@@ -17,7 +17,7 @@ from ckptkit.run.goodput import CLASSES, Account, CommittedState, Life, Moment, 
 from ckptkit.run.interval import Failures, SaveTimes, choose_interval, daly
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.report.story import read_story
+from ckptkit.tools.report.history import read_story
 
 K = 4
 STEP = 2.5  # seconds of a micro-step

@@ -9,7 +9,7 @@ from support.runs.scenario import Life, digest_at, name_at, tree
 from support.thread_ranks import results_of, run_ranks
 
 from ckptkit.errors import ResumeError, StaleAttemptError
-from ckptkit.run.attempt import this_process
+from ckptkit.run.takeover import this_process
 from ckptkit.testing.state import NumpyRun
 
 HERE = this_process().split(" (pid ", maxsplit=1)[0]

@@ -27,7 +27,7 @@ from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents
 from ckptkit.storage import open_storage
 from ckptkit.tools.report.health import judge
-from ckptkit.tools.report.story import read_story
+from ckptkit.tools.report.history import read_story
 
 
 def names_of(kind, begin):

@@ -17,7 +17,7 @@ from support.training import Job, Mlp, accumulation_cell, adam, begin_process, c
 import ckptkit as ck
 from ckptkit import data
 from ckptkit.mindspore.data.batch_digest import digest_of
-from ckptkit.mindspore.train.counting import counting_of
+from ckptkit.mindspore.train.micro_steps import counting_of
 
 EPOCHS = 3
 

@@ -8,10 +8,10 @@ import sys
 
 import numpy as np
 
-from ckptkit.core.tree import decode_tree, encode_tree
-from ckptkit.mindspore.observe.kinds import Known
+from ckptkit.core.state_encoding import decode_tree, encode_tree
 from ckptkit.mindspore.observe.observer import Observer
-from ckptkit.mindspore.observe.roots import Reached
+from ckptkit.mindspore.observe.value_kinds import Known
+from ckptkit.mindspore.observe.walk_roots import Reached
 
 globals()["__name__"] = "ckptkit.tests"  # its frames and objects are none of the user's
 

@@ -19,8 +19,8 @@ import pytest
 from mindspore import nn
 from unit.mindspore.observe.hostile import armed, objects
 
-from ckptkit.mindspore.observe.kinds import Known
 from ckptkit.mindspore.observe.paths import Root
+from ckptkit.mindspore.observe.value_kinds import Known
 from ckptkit.mindspore.observe.walk import Walk
 
 

@@ -9,7 +9,7 @@ from support.memory import contents_of
 from support.training import Mlp, accumulation_cell, begin_process, samples
 
 import ckptkit as ck
-from ckptkit.mindspore.observe.places import Places
+from ckptkit.mindspore.observe.path_lookup import Places
 from ckptkit.mindspore.parameters.memory import SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.tools.interchange import import_weights

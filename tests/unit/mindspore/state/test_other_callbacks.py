@@ -18,8 +18,8 @@ from support.training import (
     tensors,
 )
 
+from ckptkit.core.state_encoding import decode_tree, encode_tree
 from ckptkit.core.tensors import Leaf
-from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 
 EPOCHS = 7

@@ -24,7 +24,7 @@ from support.training import (
 import ckptkit as ck
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.apply import mode_in_force
-from ckptkit.mindspore.state.settings import Switches
+from ckptkit.mindspore.state.cell_settings import Switches
 
 SAID = ": restored to the value at the save"
 SIZE = 5  # batches per epoch

@@ -15,7 +15,7 @@ from support.servers.faults import RequestFault
 from unit.snapshot.live_copies import end_in_time
 
 from ckptkit.errors import StorageError
-from ckptkit.storage import open_storage, source
+from ckptkit.storage import open_storage, written_stream
 
 MIB = 1 << 20
 PART = 5 * MIB
@@ -197,7 +197,7 @@ def test_an_upload_that_fails_leaves_neither_parts_nor_lost_buffers(storage, buc
         made.append(size_bytes)
         return memoryview(bytearray(PART))
 
-    monkeypatch.setattr(source, "touched", touched)
+    monkeypatch.setattr(written_stream, "touched", touched)
     for key in ("a/1", "a/2"):
         failed(lambda key=key: write_large(storage, key, LARGE[:-1]), "announced")
         assert bucket.get(BELOW + key) is None

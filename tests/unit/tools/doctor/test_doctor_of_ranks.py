@@ -22,10 +22,11 @@ from ckptkit.manager.writer import NotEndedError
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import open_storage
-from ckptkit.tools.doctor import examine
+from ckptkit.tools.doctor import examination
 from ckptkit.tools.doctor.compare import first_difference, other_losses
-from ckptkit.tools.doctor.examine import DoctorExamination
-from ckptkit.tools.doctor.lives.probe import Runs, TrialProbe
+from ckptkit.tools.doctor.examination import DoctorExamination
+from ckptkit.tools.doctor.lives.life_process import TrialLife, live
+from ckptkit.tools.doctor.lives.recording import Runs, TrialProbe
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     KilledEvent,
@@ -37,7 +38,6 @@ from ckptkit.tools.doctor.lives.trace import (
     read_traces,
     trace_of,
 )
-from ckptkit.tools.doctor.lives.trial import TrialLife, live
 from ckptkit.tools.doctor.result import DoctorOptions, UnusableScriptError
 
 SCRIPT, Seen = ranked_training.__file__, ranked_training.Run
@@ -91,7 +91,7 @@ def test_ranks_that_do_not_agree_are_named_before_any_kill(monkeypatch):
 
     def examined_by_hand(*lives):
         given = iter(lives)
-        monkeypatch.setattr(examine, "live", lambda *_, **__: next(given))
+        monkeypatch.setattr(examination, "live", lambda *_, **__: next(given))
         return DoctorExamination(["python"], Path("scratch"), DoctorOptions(steps=3), **silent).run()
 
     with pytest.raises(UnusableScriptError, match="2 ranks in its first life and 1 in life"):

@@ -12,8 +12,8 @@ from plotly.offline import get_plotlyjs
 from test_page import contrast
 
 from ckptkit.storage import LocalStorage
+from ckptkit.tools.report.history import read_story
 from ckptkit.tools.report.page import PLOTLY, page_of
-from ckptkit.tools.report.story import read_story
 
 pytestmark = pytest.mark.browser
 

@@ -16,7 +16,7 @@ from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.report.health import judge, lines_of
-from ckptkit.tools.report.story import Attempt, FailedSave, RunStory, Save, read_story, time_of
+from ckptkit.tools.report.history import Attempt, FailedSave, RunStory, Save, read_story, time_of
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 HOUR = NOW - timedelta(hours=1)

@@ -28,9 +28,9 @@ from ckptkit.run.goodput import CLASSES, account_of, life_of
 from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.report.health import judge
+from ckptkit.tools.report.history import Attempt, RunStory, read_story
 from ckptkit.tools.report.monitors import GOODPUT, SIZE, STALL, TOOK, MLflow, TensorBoard, course_of, series_of
 from ckptkit.tools.report.page import page_of
-from ckptkit.tools.report.story import Attempt, RunStory, read_story
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 

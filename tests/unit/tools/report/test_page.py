@@ -19,9 +19,9 @@ from ckptkit.format.events import Point, Spread
 from ckptkit.run.goodput import Life
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.report import plots
+from ckptkit.tools.report.history import Attempt, FailedSave, Removal, RunStory, Save, UnreadableFile, read_story
 from ckptkit.tools.report.page import page_of
 from ckptkit.tools.report.plots import COLOURS, colour_of, curves, timeline
-from ckptkit.tools.report.story import Attempt, FailedSave, Removal, RunStory, Save, UnreadableFile, read_story
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 EVIL = """</script><script>alert(1)</script><img src=x onerror=alert(2)>"'&<!--{{%{x}"""

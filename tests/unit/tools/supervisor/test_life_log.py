@@ -12,7 +12,7 @@ from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.report.story import read_story
+from ckptkit.tools.report.history import read_story
 from ckptkit.tools.supervisor.diagnosis import RestartBudget, diagnose
 from ckptkit.tools.supervisor.hang import Hang, Stack
 from ckptkit.tools.supervisor.life import SupervisedLife

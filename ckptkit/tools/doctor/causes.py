@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ckptkit.manager.hooks import LOADER
 from ckptkit.tools.doctor.compare import TraceDifference, kind_of, same_batch
-from ckptkit.tools.doctor.lost import causes, compared, lost, lost_of_named, torn_by_save
+from ckptkit.tools.doctor.lost_values import causes, compared, lost, lost_of_named, torn_by_save
 
 _RESTORE_IT = "return it from state_dict() and restore it in load_state_dict()"
 _GIVE_IT = (

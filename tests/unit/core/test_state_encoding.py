@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.refusals import unrefused
 
-from ckptkit.core.tree import decode_tree, encode_tree
+from ckptkit.core.state_encoding import decode_tree, encode_tree
 from ckptkit.format.documents import RankManifest, decode, encode
 from ckptkit.format.shards import plan_shards
 

@@ -25,21 +25,21 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import LOADER
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.observe.kinds import Known
 from ckptkit.mindspore.observe.message import in_words, named, stored
 from ckptkit.mindspore.observe.named_objects import owner_of
 from ckptkit.mindspore.observe.observer import Observer
 from ckptkit.mindspore.observe.paths import Root
 from ckptkit.mindspore.observe.random_operators import Finding, RandomOperators, code_of_data, sentences
-from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of, users_frames
-from ckptkit.mindspore.observe.users import is_users_class
+from ckptkit.mindspore.observe.user_code import is_users_class
+from ckptkit.mindspore.observe.value_kinds import Known
 from ckptkit.mindspore.observe.walk import Walk
+from ckptkit.mindspore.observe.walk_roots import Reached, is_module_level, label_of, users_frames
 from ckptkit.mindspore.parameters.apply import mode_in_force
 from ckptkit.mindspore.parameters.memory import CompiledMemory
 from ckptkit.mindspore.parameters.roles import warn_if_no_weight_changes
-from ckptkit.mindspore.state.holders import GeneratorHolder, NamedAttributes, ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
+from ckptkit.mindspore.state.stateful_objects import GeneratorHolder, NamedAttributes, ParameterHolder
 from ckptkit.mindspore.versions import warn_if_untried
 
 _log = logging.getLogger("ckptkit")

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ckptkit.mindspore.observe.frame_variables import set_variables, variables_of
-from ckptkit.mindspore.observe.kinds import MISSING, may_set, part_at, set_part
 from ckptkit.mindspore.observe.packing import CannotPackError
 from ckptkit.mindspore.observe.paths import Chain, Root, chain_of
-from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of
+from ckptkit.mindspore.observe.value_kinds import MISSING, may_set, part_at, set_part
+from ckptkit.mindspore.observe.walk_roots import Reached, is_module_level, label_of
 from ckptkit.mindspore.parameters.apply import can_be_live
 
 _SET, _FOLLOWED = ("variable", "global"), ("variable", "global", "callback", "cell", "given")

@@ -13,9 +13,9 @@ from mindspore.experimental import optim
 from support.training import Mlp, accumulation_cell, adam, begin_process, tensors
 
 import ckptkit as ck
-from ckptkit.mindspore.state.holders import ParameterHolder, stateful_of
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
+from ckptkit.mindspore.state.stateful_objects import ParameterHolder, stateful_of
 from ckptkit.nn import Dropout
 
 

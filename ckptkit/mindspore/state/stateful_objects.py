@@ -28,23 +28,23 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 
+from ckptkit.core.state_encoding import encode_tree
 from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.core.text import listed, some
-from ckptkit.core.tree import encode_tree
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.observe.attributes import attributes_of
-from ckptkit.mindspore.observe.kinds import EVERY_CELL
 from ckptkit.mindspore.observe.packing import refilled
-from ckptkit.mindspore.observe.users import is_of_users
+from ckptkit.mindspore.observe.user_code import is_of_users
+from ckptkit.mindspore.observe.value_kinds import EVERY_CELL
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.parameters import CellBuffers
 from ckptkit.mindspore.parameters.roles import all_of
 from ckptkit.mindspore.rng import capture_rng, generator_state, restore_generator, restore_rng, spawned_of
+from ckptkit.mindspore.state.cell_settings import Switches
 from ckptkit.mindspore.state.digest import digest_of_value, in_words
-from ckptkit.mindspore.state.settings import Switches
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters
-from ckptkit.mindspore.train.counting import OwnCounting, accumulation_of
-from ckptkit.mindspore.train.schedule import check_cycle, check_same_training
+from ckptkit.mindspore.train.micro_steps import OwnCounting, accumulation_of
+from ckptkit.mindspore.train.restored_k import check_cycle, check_same_training
 
 _log = logging.getLogger("ckptkit")
 
@@ -364,7 +364,7 @@ def _is_storable(value: Any) -> bool:
 
 
 def _packed(value: Any, inside: tuple[int, ...] = (), *, read: Callable[[ms.Tensor], Any] = _bits) -> list[Any] | None:
-    """Return ``value`` in the form that `ckptkit.core.tree` stores, which `_unpacked` reverses.
+    """Return ``value`` in the form that `ckptkit.core.state_encoding` stores, which `_unpacked` reverses.
 
     None if it has parameters, or is not stored whole; ``inside`` as for `fits`.
     """

@@ -8,9 +8,9 @@ import pytest
 from mindspore import nn
 from unit.mindspore.observe.lives import reached
 
-from ckptkit.mindspore.observe.kinds import Known
-from ckptkit.mindspore.observe.roots import Roots, users_frames
+from ckptkit.mindspore.observe.value_kinds import Known
 from ckptkit.mindspore.observe.walk import Walk
+from ckptkit.mindspore.observe.walk_roots import Roots, users_frames
 
 globals()["__name__"] = "ckptkit.tests"  # the frames of tests are none of the user's; those of scripts are
 

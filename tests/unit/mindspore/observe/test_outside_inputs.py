@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from ckptkit.mindspore.observe.outside import Outside
+from ckptkit.mindspore.observe.outside_inputs import Outside
 
 SCRIPT = types.ModuleType("users_script")
 exec(  # noqa: S102

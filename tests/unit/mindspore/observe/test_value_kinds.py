@@ -14,7 +14,7 @@ import pytest
 from mindspore import nn
 from support.process import python
 
-from ckptkit.mindspore.observe.kinds import Known, described, text_of
+from ckptkit.mindspore.observe.value_kinds import Known, described, text_of
 
 
 class Phase(enum.Enum):

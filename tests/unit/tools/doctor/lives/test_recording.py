@@ -20,7 +20,7 @@ from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.doctor.lives.probe import variables
+from ckptkit.tools.doctor.lives.recording import variables
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     LifePlan,
@@ -105,7 +105,7 @@ def test_restore_that_is_refused_is_told(tmp_path, root, trace):
 
 def test_life_ends_at_its_stop_or_once_it_has_shown_enough(tmp_path, root, follow, monkeypatch):
     """Not after its first step, from which a micro-step's cost cannot be told."""
-    monkeypatch.setattr("ckptkit.tools.doctor.lives.probe._end", lambda: sys.exit(0))
+    monkeypatch.setattr("ckptkit.tools.doctor.lives.recording._end", lambda: sys.exit(0))
     now = time.monotonic()
     for name, enough, steps in (("over", now - 1, 2), ("later", now + 3600, 4)):
         trace = follow(name, root=str(tmp_path / name), trace=str(tmp_path / f"{name}.trace"), stop=4, enough=enough)
@@ -131,7 +131,7 @@ def own(root, follow, monkeypatch):
             assert number == signal.SIGKILL
             raise Killed
 
-        monkeypatch.setattr("ckptkit.tools.doctor.lives.probe.os.kill", kill)
+        monkeypatch.setattr("ckptkit.tools.doctor.lives.recording.os.kill", kill)
         manager = CheckpointManager(root, mirror=mirror, save=SaveEvery(micro_steps=99 if asks else 3))
         manager.restore(run)
         with contextlib.suppress(Killed):

@@ -21,7 +21,7 @@ from ckptkit.core.tensors import Array
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.train.calls import Fences
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters, optimizers_of
-from ckptkit.mindspore.train.schedule import Worlds, check_cycle, check_same_training, schedule_in
+from ckptkit.mindspore.train.restored_k import Worlds, check_cycle, check_same_training, schedule_in
 
 _log = logging.getLogger("ckptkit")
 
@@ -68,7 +68,7 @@ class BoostCycle:
         self._accumulation = accumulation
 
     # Both attributes are private; MindSpore has no public ones. If they move, the first step raises AttributeError
-    # and tests/unit/mindspore/train/test_counting.py fails.
+    # and tests/unit/mindspore/train/test_micro_steps.py fails.
 
     @property
     def accumulation_steps(self) -> int:

@@ -7,7 +7,7 @@ from support.runs.dict_storage import DictStorage
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, Void, encode
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key
-from ckptkit.run.homes import Homes
+from ckptkit.run.root_and_mirrors import Homes
 from ckptkit.run.upload import UploadPace
 
 NAME = CheckpointName(1, 5, 0)

@@ -22,14 +22,20 @@ from ckptkit.manager.hooks import Suspect
 from ckptkit.mindspore.parameters.apply import mode_in_force
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.state.digest import digest_of_value, has_arrays, is_plain
-from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Reporting, state_and_draws, state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
+from ckptkit.mindspore.state.stateful_objects import (
+    GeneratorHolder,
+    ParameterHolder,
+    Reporting,
+    state_and_draws,
+    state_of,
+)
 from ckptkit.mindspore.train.calls import replace_call
 from ckptkit.mindspore.versions import device_name
 
 if TYPE_CHECKING:
-    from ckptkit.mindspore.state.examination import Examination
+    from ckptkit.mindspore.state.findings import Examination
     from ckptkit.mindspore.state.manager import StateManager
 
 

@@ -52,7 +52,7 @@ from ckptkit.tools.doctor.lives.trace import (
 )
 
 if TYPE_CHECKING:
-    from ckptkit.mindspore.state.observe import StateObserver
+    from ckptkit.mindspore.state.doctor_digests import StateObserver
 
 _REPLAYED = "ckptkit_replayed"
 _STEPS_AFTER_SAVE = 2

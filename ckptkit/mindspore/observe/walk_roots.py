@@ -19,10 +19,10 @@ from typing import Any
 from mindspore import nn
 
 from ckptkit.mindspore.observe.frame_variables import variables_of
-from ckptkit.mindspore.observe.kinds import Known, globals_of
 from ckptkit.mindspore.observe.liveness import code_names, live_names
 from ckptkit.mindspore.observe.paths import Root
-from ckptkit.mindspore.observe.users import is_users_frame, is_users_function, library_of
+from ckptkit.mindspore.observe.user_code import is_users_frame, is_users_function, library_of
+from ckptkit.mindspore.observe.value_kinds import Known, globals_of
 from ckptkit.mindspore.observe.walk import Walk
 
 _THROUGH = (tuple, types.CellType, types.FunctionType, types.MethodType, functools.partial)

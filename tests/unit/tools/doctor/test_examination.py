@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.doctor_lives import life, progress, stepped
 
-from ckptkit.tools.doctor import examine
+from ckptkit.tools.doctor import examination
 from ckptkit.tools.doctor.budget import Fitting, LifeCost, TimeBudget, cost_of
-from ckptkit.tools.doctor.examine import DoctorExamination
+from ckptkit.tools.doctor.examination import DoctorExamination
+from ckptkit.tools.doctor.lives.life_process import TrialLife
 from ckptkit.tools.doctor.lives.trace import LifePlan, Stepped, StoppedEvent
-from ckptkit.tools.doctor.lives.trial import TrialLife
 from ckptkit.tools.doctor.plan import plan_deaths
 from ckptkit.tools.doctor.result import DoctorOptions, FailedLifeError, UnusableScriptError
 
@@ -36,7 +36,7 @@ class Script:
         self.now = 0.0
         self.cost = (0.0, 0.0)  # seconds until the first micro-step has ended, and of each further one
         self._saved: dict[str, int] = {}
-        monkeypatch.setattr(examine, "live", self._live)
+        monkeypatch.setattr(examination, "live", self._live)
 
     def _live(self, command, name, plan, *, time_limit, **_) -> TrialLife:
         self.plans.append(plan)
@@ -107,7 +107,7 @@ def test_script_that_a_resume_does_not_end_is_inexact(monkeypatch):
         script._length = 99 if plan.seed is None else 6
         return script._live(command, name, plan, **options)
 
-    monkeypatch.setattr(examine, "live", live)
+    monkeypatch.setattr(examination, "live", live)
     report = script.examined(steps=24)
     assert (report.difference.step, report.difference.names) == (7, ())
     assert (report.diagnosis.code, report.diagnosis.where) == ("ends-elsewhere", "net.left")

@@ -21,9 +21,9 @@ from support.junit import cases_of, read_junit
 
 from ckptkit.tools.doctor.card import _kill, commit_of
 from ckptkit.tools.doctor.compare import TraceDifference
-from ckptkit.tools.doctor.examine import DoctorExamination
+from ckptkit.tools.doctor.examination import DoctorExamination
+from ckptkit.tools.doctor.lives.life_process import live
 from ckptkit.tools.doctor.lives.trace import LifePlan, SavedEvent
-from ckptkit.tools.doctor.lives.trial import live
 from ckptkit.tools.doctor.result import DoctorOptions, Report
 
 

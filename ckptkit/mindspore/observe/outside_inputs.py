@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from ckptkit.mindspore.observe.users import is_users_frame
+from ckptkit.mindspore.observe.user_code import is_users_frame
 
 _FOLDERS = ("os.listdir", "os.scandir")
 _PROCESSES = ("subprocess.Popen", "os.system", "os.posix_spawn")

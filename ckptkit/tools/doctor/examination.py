@@ -13,6 +13,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from ckptkit.tools.doctor.budget import FEWEST_STEPS, Fitting, LifeCost, TimeBudget, cost_of
+from ckptkit.tools.doctor.causes import Diagnosis, diagnose_disagreement, diagnose_resume, diagnose_unequal_replica
 from ckptkit.tools.doctor.compare import (
     TraceDifference,
     begun_too_early,
@@ -23,10 +24,9 @@ from ckptkit.tools.doctor.compare import (
     other_losses,
     unstable,
 )
-from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, diagnose_unequal_replica
+from ckptkit.tools.doctor.lives.life_process import TrialLife, live
 from ckptkit.tools.doctor.lives.trace import LifePlan, scratch_run
-from ckptkit.tools.doctor.lives.trial import TrialLife, live
-from ckptkit.tools.doctor.lost import noted
+from ckptkit.tools.doctor.lost_values import noted
 from ckptkit.tools.doctor.plan import PlannedKill, plan_deaths, victims
 from ckptkit.tools.doctor.result import DoctorOptions, FailedLifeError, Report, UnusableScriptError, checked, failure_of
 

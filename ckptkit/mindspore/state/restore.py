@@ -34,10 +34,10 @@ from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
 from ckptkit.mindspore.rng import restore_rng, seed_operators, words_drawn_unseeded
 from ckptkit.mindspore.state.digest import differing, digests_by_place
-from ckptkit.mindspore.state.examination import Examination
-from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Stateful, state_of
+from ckptkit.mindspore.state.findings import Examination
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources, decoded
+from ckptkit.mindspore.state.stateful_objects import GeneratorHolder, ParameterHolder, Stateful, state_of
 from ckptkit.mindspore.train.calls import before_next_call
 from ckptkit.mindspore.train.cell import (
     OPTIMIZERS,
@@ -47,7 +47,7 @@ from ckptkit.mindspore.train.cell import (
     mark_half_restored,
     refuse_half_restored,
 )
-from ckptkit.mindspore.train.schedule import Worlds
+from ckptkit.mindspore.train.restored_k import Worlds
 
 _log = logging.getLogger("ckptkit")
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 
-from ckptkit.checkpoint.commit import read_document, reread_if_corrupt
+from ckptkit.checkpoint.commit import read_document
 from ckptkit.checkpoint.open import decode_manifest
+from ckptkit.checkpoint.reread import reread_if_corrupt
 from ckptkit.core.text import ENDS, escaped, time_in
 from ckptkit.core.worker import each_of
 from ckptkit.errors import UnusableCheckpointError
@@ -35,9 +36,9 @@ from ckptkit.format.events import (
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
-from ckptkit.run.fence import no_checkpoint
 from ckptkit.run.goodput import Account, Alternative, Life, account_of, alternatives, life_of
 from ckptkit.run.index import Index
+from ckptkit.run.ownership import no_checkpoint
 from ckptkit.storage import Storage
 
 

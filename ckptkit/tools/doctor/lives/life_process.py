@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.tools.doctor.lives.probe import variables
+from ckptkit.tools.doctor.lives.recording import variables
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Event,

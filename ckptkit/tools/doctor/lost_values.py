@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ckptkit.manager.hooks import LOADER
 from ckptkit.tools.doctor.compare import GIVEN, TraceDifference, kind_of
-from ckptkit.tools.doctor.lives.trial import TrialLife
+from ckptkit.tools.doctor.lives.life_process import TrialLife
 
 Values: TypeAlias = dict[str, tuple[str, str]]
 """By path, the text in the reference and in the life."""

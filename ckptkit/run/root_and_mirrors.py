@@ -17,8 +17,8 @@ from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, decode, decode_commit, encode
 from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName, attempt_key, parse_attempt
 from ckptkit.run.attempt import Leader, Opened, Opening, open_attempt
-from ckptkit.run.fence import read_attempt, read_run, refuse_unfinished
 from ckptkit.run.index import Documents, Index
+from ckptkit.run.ownership import read_attempt, read_run, refuse_unfinished
 from ckptkit.run.resolve import LATEST
 from ckptkit.storage import ByteStream, Listing, Storage
 

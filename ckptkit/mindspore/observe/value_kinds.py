@@ -50,7 +50,7 @@ from ckptkit.mindspore.observe.attributes import (
 from ckptkit.mindspore.observe.frame_variables import variables_of
 from ckptkit.mindspore.observe.liveness import code_names, live_names
 from ckptkit.mindspore.observe.paths import Root, Step
-from ckptkit.mindspore.observe.users import (
+from ckptkit.mindspore.observe.user_code import (
     is_installed,
     is_users,
     is_users_class,

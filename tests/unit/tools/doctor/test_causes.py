@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support.doctor_lives import NAMES, SIZE, URL, life, stepped
 
 from ckptkit.manager.hooks import Suspect
+from ckptkit.tools.doctor.causes import Diagnosis, diagnose_disagreement, diagnose_resume
 from ckptkit.tools.doctor.compare import (
     TraceDifference,
     begun_too_early,
@@ -14,9 +15,8 @@ from ckptkit.tools.doctor.compare import (
     first_difference,
     other_losses,
 )
-from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
 from ckptkit.tools.doctor.lives.trace import SavedEvent, Stepped
-from ckptkit.tools.doctor.lost import owner_of
+from ckptkit.tools.doctor.lost_values import owner_of
 
 LAST = 12
 MAP = Suspect(kind="pipeline", where="MapDataset: augment()", why="it draws", fix="do not")

@@ -24,7 +24,7 @@ import ckptkit as ck
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.state.manager import StateManager, Training
 from ckptkit.mindspore.train.cell import CycleCounters, refuse_half_restored
-from ckptkit.mindspore.train.counting import BoostCycle, CycleAdapter
+from ckptkit.mindspore.train.micro_steps import BoostCycle, CycleAdapter
 from ckptkit.tools.interchange import export_weights
 from ckptkit.tools.interchange.weights_file import open_weights
 
