@@ -1,5 +1,6 @@
 """Starts ``ckptkit run`` as a user does, and reads what it stored."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,8 +15,6 @@ from ckptkit.storage import open_storage
 
 JOB = Path(__file__).with_name("job.py")
 MARK = "CKPTKIT_TEST_OF_RUN"
-
-
 SHARED = Path("/dev/shm")  # noqa: S108 - it is only looked at
 
 
@@ -57,6 +56,12 @@ class Supervised:
         new = {one.name for one in SHARED.iterdir()} - self._before
         own = [one for one in new if one.startswith(f"ckptkit-run-{self.process.pid}-")]
         return found + sorted(own)
+
+
+def planned(folder: Path, *plan: tuple[str, int]) -> list[str]:
+    """The command of a job that dies as planned."""
+    (folder / "plan.json").write_text(json.dumps(plan))
+    return [sys.executable, str(JOB), "root", "plan.json"]
 
 
 def python_path() -> dict[str, str]:

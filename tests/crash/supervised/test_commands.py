@@ -1,7 +1,7 @@
-"""Commands and terminals as they are in the field: pipes, wrappers, closed streams, signals, names of processes."""
+"""Commands and terminals as they are in the field: pipes, wrappers, closed streams, signals, SLURM."""
 
-import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -12,27 +12,21 @@ import pytest
 
 from ckptkit.tools.supervisor.processes import descendants
 from crash.supervised.job import TOTAL
-from crash.supervised.supervised import JOB, Supervised, lives_of, python_path
+from crash.supervised.supervised import Supervised, lives_of, planned, python_path
 
+PROJECT = Path(__file__).parents[3]
 PYTHON = shlex.quote(sys.executable)
 ENDLESS = """
-import ckptkit as ck, sys
+import ckptkit as ck
 from ckptkit.testing.state import NumpyRun
 run = NumpyRun()
-with ck.CheckpointManager("root", preemption=ck.Preemption(then=sys.argv[1])) as manager:
+with ck.CheckpointManager("root") as manager:
     manager.restore(run)
     for _ in run.train_until(10**9):
         manager.step(run)
         if run.batches == 10:
             print("trains", flush=True)
-        if manager.preempted:
-            break
 """
-
-
-def planned(folder: Path, *plan: tuple[str, int]) -> str:
-    (folder / "plan.json").write_text(json.dumps(plan))
-    return f"{PYTHON} {shlex.quote(str(JOB))} root plan.json"
 
 
 def causes(folder: Path) -> list[str]:
@@ -46,14 +40,14 @@ def run_with(folder: Path, command: list[str], *options: str, **streams) -> subp
 
 
 def test_closed_stderr_stops_nothing(tmp_path: Path) -> None:
-    command = f"{PYTHON} -m ckptkit run -- {planned(tmp_path, ('killed', 25))} 2>&-"
+    command = f"{PYTHON} -m ckptkit run -- {shlex.join(planned(tmp_path, ('killed', 25)))} 2>&-"
     environment = {**os.environ, **python_path()}
     assert subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, env=environment, check=False).returncode == 0
     assert causes(tmp_path) == ["killed", "finished"]
 
 
 def test_death_that_a_pipe_hides_is_seen(tmp_path: Path) -> None:
-    job = Supervised(["sh", "-c", f"{planned(tmp_path, ('killed', 25))} | cat"], folder=tmp_path)
+    job = Supervised(["sh", "-c", f"{shlex.join(planned(tmp_path, ('killed', 25)))} | cat"], folder=tmp_path)
     assert job.end() == 0, job.stderr
     assert causes(tmp_path) == ["killed", "finished"]
     assert lives_of(tmp_path / "root")[-1].last_step == TOTAL
@@ -77,7 +71,7 @@ def line_of(job: Supervised, part: str) -> str:
 def test_sigterm_past_the_supervisor_is_no_preemption(tmp_path: Path, number: signal.Signals, cause: str) -> None:
     """MindSpore and libraries send SIGTERM, but nobody sends SIGUSR1 who does not mean it."""
     (tmp_path / "endless.py").write_text(ENDLESS)
-    job = started(tmp_path, [sys.executable, "endless.py", "exit"])
+    job = started(tmp_path, [sys.executable, "endless.py"])
     (below,) = descendants(job.process.pid)
     os.kill(below, number)
     if cause == "killed":
@@ -85,6 +79,17 @@ def test_sigterm_past_the_supervisor_is_no_preemption(tmp_path: Path, number: si
         job.process.send_signal(signal.SIGTERM)
     assert job.end() == 143, job.stderr
     assert causes(tmp_path)[0] == cause
+
+
+def test_sigterm_is_passed_on_and_not_followed_by_a_life(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    job = started(tmp_path, ["sh", "-c", f"{PYTHON} endless.py; exit $?"])
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 143, job.stderr
+    (life,) = lives_of(tmp_path / "root")
+    assert (life.cause, life.then) == ("preempted", "stop")
+    assert life.committed_step == life.last_step
+    assert job.left() == []
 
 
 def test_signal_that_nobody_below_knows_ends_the_job(tmp_path: Path) -> None:
@@ -116,3 +121,24 @@ def test_command_that_cannot_be_right_is_refused(tmp_path: Path) -> None:
         done = run_with(tmp_path, command, *options, input=b"", capture_output=True)
         assert (done.returncode, says in done.stderr.decode()) == (2, True), done.stderr
     assert not (tmp_path / "began").exists()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("plan", "code", "requeued"),
+    [([], 0, False), ([("bad-batch", 25)], 65, False), ([("killed", 3), ("killed", 4), ("killed", 5)], 75, True)],
+    ids=["complete", "bad-batch", "no-progress"],
+)
+def test_slurm_requeues_what_another_machine_may_do_better(tmp_path: Path, plan, code, requeued) -> None:
+    """The recipe in docs/run.md, with stand-ins for ``srun`` and ``scontrol``."""
+    (script,) = re.findall(r"```text\n(#!/bin/bash\n#SBATCH.*?)```", (PROJECT / "docs/run.md").read_text(), re.DOTALL)
+    (tmp_path / "job.sh").write_text(script.replace("python train.py", shlex.join(planned(tmp_path, *plan))))
+    (tmp_path / "ckptkit").write_text(f'#!/bin/sh\nexec {sys.executable} -m ckptkit "$@"\n')
+    (tmp_path / "ckptkit").chmod(0o755)
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "STAND_IN": str(tmp_path)}
+    path = os.pathsep.join([str(tmp_path), str(PROJECT / "tests/multirank/msrun/slurm"), os.environ["PATH"]])
+    environment = {**os.environ, **python_path(), **slurm, "PATH": path}
+    streams = {"capture_output": True, "text": True}
+    done = subprocess.run(["/bin/bash", "job.sh"], cwd=tmp_path, env=environment, check=False, timeout=120, **streams)
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "requeued").exists() == requeued

@@ -3,31 +3,21 @@
 import itertools
 import json
 import re
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.runs.grown import run_at
 
-from ckptkit.testing.state import NumpyRun
 from crash.supervised.job import TOTAL
-from crash.supervised.supervised import JOB, Supervised, lives_of, stacks_of
+from crash.supervised.supervised import Supervised, lives_of, planned, stacks_of
 
 DEATHS = ["hang", "disk-full", "killed", "exception", "crash", "out-of-memory", "exit", "storage", "asleep"]
 
 
 def supervise(folder: Path, plan: list[tuple[str, int]], *options: str) -> Supervised:
-    (folder / "plan.json").write_text(json.dumps(plan))
-    command = [sys.executable, str(JOB), "root", "plan.json"]
-    return Supervised(command, "--hang-after", "1s", "--grace", "5s", *options, folder=folder)
-
-
-def digest_of_uninterrupted() -> str:
-    run = NumpyRun()
-    for _ in run.train_until(TOTAL):
-        pass
-    return run.digest()
+    return Supervised(planned(folder, *plan), "--hang-after", "1s", "--grace", "5s", *options, folder=folder)
 
 
 @pytest.mark.parametrize("deaths", [DEATHS[:2], pytest.param(DEATHS, marks=pytest.mark.extended)], ids=["quick", "all"])
@@ -36,7 +26,7 @@ def test_each_death_is_named_and_no_bit_differs(tmp_path: Path, deaths: list[str
     job = supervise(tmp_path, [("escape", 5), *plan], "--metrics", "run.json", "--restart-within", "1h")
     assert job.end() == 0, job.stderr
     assert "--restart-within" not in job.stderr
-    assert job.stdout.split()[-1] == digest_of_uninterrupted()
+    assert job.stdout.split()[-1] == run_at(TOTAL).digest()
     lives = lives_of(tmp_path / "root")
     causes = [*("hang" if kind == "asleep" else kind for kind in deaths), "finished"]
     assert [one.cause for one in lives] == causes, job.stderr
@@ -53,7 +43,7 @@ def test_each_death_is_named_and_no_bit_differs(tmp_path: Path, deaths: list[str
 def test_slow_recovery_is_an_error_of_a_job_that_is_done(tmp_path: Path) -> None:
     job = supervise(tmp_path, [("killed", 25)], "--restart-within", "0.001")
     assert job.end() == 1, job.stderr
-    assert job.stdout.split()[-1] == digest_of_uninterrupted()
+    assert job.stdout.split()[-1] == run_at(TOTAL).digest()
     took = r"from the last death to the first micro-step of life 2 it took [\d.]+ m?s: --restart-within allows 1 ms"
     assert re.search(rf"\[ckptkit run\] {took} \(exit code 1\)\. By phase: .*starting [\d.]+ m?s", job.stderr)
 
@@ -62,7 +52,7 @@ def test_dead_data_worker_is_named_and_the_job_goes_on(tmp_path: Path) -> None:
     """Its last save is made, and nothing is trained twice."""
     job = supervise(tmp_path, [("data-worker", 25)])
     assert job.end() == 0, job.stderr
-    assert job.stdout.split()[-1] == digest_of_uninterrupted()
+    assert job.stdout.split()[-1] == run_at(TOTAL).digest()
     first, second = lives_of(tmp_path / "root")
     assert (first.cause, first.signal, first.committed_step) == ("killed", "SIGTERM", second.restored_step)
     assert (first.exit_code, second.cause) == (143, "finished")
@@ -102,31 +92,6 @@ def test_bad_batch_stops_after_the_second_death(tmp_path: Path) -> None:
     assert "lives 1, 2 died" in job.stderr
     assert "micro-step 25 (batch 24 of the run)" in job.stderr
     assert "ValueError: label 11 of 10" in job.stderr
-
-
-def test_sigterm_is_passed_on_and_not_followed_by_a_life(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text("[]")
-    script = tmp_path / "endless.py"
-    script.write_text(
-        "import ckptkit as ck\n"
-        "from ckptkit.testing.state import NumpyRun\n"
-        "run = NumpyRun()\n"
-        "with ck.CheckpointManager('root') as manager:\n"
-        "    manager.restore(run)\n"
-        "    for _ in run.train_until(10**9):\n"
-        "        manager.step(run)\n"
-        "        if run.batches == 10:\n"
-        "            print('trains', flush=True)\n"
-    )
-    job = Supervised(["sh", "-c", f"{sys.executable} endless.py; exit $?"], folder=tmp_path)
-    assert job.process.stdout is not None
-    assert job.process.stdout.readline() == "trains\n"
-    job.process.send_signal(signal.SIGTERM)
-    assert job.end() == 143, job.stderr
-    (life,) = lives_of(tmp_path / "root")
-    assert (life.cause, life.then) == ("preempted", "stop")
-    assert life.committed_step == life.last_step
-    assert job.left() == []
 
 
 def test_script_without_ckptkit_is_judged_by_its_end(tmp_path: Path) -> None:
