@@ -1,10 +1,11 @@
 """What holds for every crash suite."""
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.runs.roots import LocalRoot, Root, Store
+from support.runs.roots import LocalRoot, Root, Store, Tree, copied
 
 from ckptkit.snapshot import buffers
 
@@ -39,6 +40,29 @@ def ground(kind, request, tmp_path_factory) -> Callable[[], Root]:
     below = tmp_path_factory.mktemp("roots")
     numbers = iter(range(10**6))
     return lambda: LocalRoot(below / f"{next(numbers)}" / "run")
+
+
+@pytest.fixture(scope="module")
+def made(ground) -> Callable[[Callable[[Root], object] | None], Root]:
+    """Makes a root as a function does, by copying one that was made once, and removes the one before."""
+
+    @functools.cache
+    def template(make: Callable[[Root], object]) -> Tree:
+        root = ground()
+        make(root)
+        files = root.tree()
+        root.clear()
+        return files
+
+    latest: list[Root] = []
+
+    def copy(make: Callable[[Root], object] | None) -> Root:
+        while latest:
+            latest.pop().clear()
+        latest.append(ground())
+        return latest[-1] if make is None else copied(template(make), latest[-1])
+
+    return copy
 
 
 @pytest.fixture

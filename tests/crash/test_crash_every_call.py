@@ -8,12 +8,10 @@ second, and in a start, each call meets one of them, in turn among the calls of 
 that only looks fails.
 """
 
-import functools
 from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-from support.runs.roots import copied
 from support.runs.scenario import (
     AT_6,
     AT_8,
@@ -61,30 +59,6 @@ def wreck(root):
     history(root)
     killed_saving(root, 8)
     assert folders(tree(root)).uncommitted == [AT_8]
-
-
-@pytest.fixture(scope="module")
-def made(ground):
-    """Makes a root as ``history`` and ``wreck`` do, by copying one that was made once, and removes the one before."""
-
-    @functools.cache
-    def template(make):
-        root = ground()
-        make(root)
-        files = tree(root)
-        root.clear()
-        return files
-
-    latest = []
-
-    def copy(make):
-        while latest:
-            latest.pop().clear()
-        root = ground()
-        latest.append(root)
-        return root if make is None else copied(template(make), root)
-
-    return copy
 
 
 @pytest.fixture(scope="module")

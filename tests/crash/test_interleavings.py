@@ -1,8 +1,8 @@
 """Two processes on one run root, and starts on what was damaged: each interleaving by name, none by chance."""
 
-import threading
-
 import pytest
+from support.live import LONG_SECONDS, Stall
+from support.runs.grown import train
 from support.runs.scenario import (
     Life,
     attempts,
@@ -17,10 +17,7 @@ from support.runs.scenario import (
 )
 
 from ckptkit.core.save_policy import SaveEvery
-from ckptkit.errors import (
-    StaleAttemptError,
-    StorageError,
-)
+from ckptkit.errors import StaleAttemptError, StorageError
 from ckptkit.run.keep_policy import KeepEvery
 from ckptkit.testing.faults import Fault, Killed
 
@@ -32,34 +29,15 @@ def root(new_root):
     return new_root()
 
 
-class Pause:
-    """A fault's action that holds a process at a call until it may go on."""
-
-    def __init__(self) -> None:
-        self._reached = threading.Event()
-        self._go = threading.Event()
-
-    def __call__(self) -> None:
-        self._reached.set()
-        assert self._go.wait(60)
-
-    def wait_until_reached(self) -> None:
-        assert self._reached.wait(60)
-
-    def go(self) -> None:
-        self._go.set()
-
-
 def begin_paused_save(life: Life, batches: int, **where):
     """Begin a save that is held at the call that ``where`` names."""
-    pause = Pause()
-    fault = life.storage.inject(Fault(pause, **where))
-    for _ in life.run.train_until(batches):
-        pass
+    stall = Stall()
+    fault = life.storage.inject(Fault(stall, **where))
+    train(life.run, batches)
     handle = life.manager.save(life.run)
-    pause.wait_until_reached()
+    assert stall.reached.wait(LONG_SECONDS)
     assert fault.fired == 1
-    return pause, handle
+    return stall, handle
 
 
 EVERY_STEP = SaveEvery(micro_steps=1)
@@ -68,10 +46,10 @@ EVERY_STEP = SaveEvery(micro_steps=1)
 def test_commit_before_sweep_void_stays_off_lineage(root):
     zombie = started(root, 4, 6, save=EVERY_STEP)
     late = name_at(1, 8)
-    pause, handle = begin_paused_save(zombie, 8, operations={"create"}, key=f"checkpoints/{late}/COMMIT")
+    stall, handle = begin_paused_save(zombie, 8, operations={"create"}, key=f"checkpoints/{late}/COMMIT")
 
     def land():
-        pause.go()
+        stall.let_go()
         assert isinstance(handle.exception(), StaleAttemptError)
         assert late in committed(root)
 
@@ -111,12 +89,12 @@ def test_save_is_reported_after_a_fence_check(root):
     zombie = started(root, 4, 6)
     late = name_at(1, 8)
     commit = {"operations": {"create"}, "key": f"checkpoints/{late}/COMMIT"}
-    pause, handle = begin_paused_save(zombie, 8, **commit)
+    stall, handle = begin_paused_save(zombie, 8, **commit)
     errors = []
 
     def land():
         zombie.storage.inject(Fault("error", operations={"list"}, key="attempts"))
-        pause.go()
+        stall.let_go()
         errors.append(handle.exception())
 
     newer = Life(root, faults=[Fault(land, **commit)])
@@ -133,10 +111,10 @@ def test_first_commit_before_fresh_sweep_is_found(root):
     """It keeps its frozen shard, and the fresh attempt does not hide it."""
     zombie = started(root, save=EVERY_STEP)
     late = name_at(1, 2)
-    pause, handle = begin_paused_save(zombie, 2, operations={"create"}, key=f"checkpoints/{late}/COMMIT")
+    stall, handle = begin_paused_save(zombie, 2, operations={"create"}, key=f"checkpoints/{late}/COMMIT")
 
     def land():
-        pause.go()
+        stall.let_go()
         handle.exception()
 
     newer = Life(root, faults=[Fault(land, operations={"create"}, key=f"checkpoints/{late}/COMMIT")])
@@ -150,10 +128,10 @@ def test_first_commit_before_fresh_sweep_is_found(root):
 def test_next_sweep_removes_zombie_data_in_void(root):
     zombie = started(root, 4, 6)
     folder = f"checkpoints/{name_at(1, 7)}"
-    pause, handle = begin_paused_save(zombie, 7, operations={"write"}, key=f"{folder}/*", nth=2)
+    stall, handle = begin_paused_save(zombie, 7, operations={"write"}, key=f"{folder}/*", nth=2)
     started(root)
     assert [key for key in tree(root) if key.startswith(folder)] == [f"{folder}/COMMIT"]
-    pause.go()
+    stall.let_go()
     assert isinstance(handle.exception(), StaleAttemptError)
     assert len([key for key in tree(root) if key.startswith(folder)]) > 1
     check_new_start(root, latest=name_at(1, 6))
@@ -168,10 +146,10 @@ def test_takeover_during_retention_spares_newer_attempt(new_root):
     for nth, call in enumerate(calls, 1):
         root = new_root()
         old = started(root, 2, 4, 6, save=EVERY_STEP, on_save_error="warn" if nth % 2 else "raise")
-        pause, handle = begin_paused_save(old, 8, nth=nth)
+        stall, handle = begin_paused_save(old, 8, nth=nth)
         newer = started(root, 9, 10)
         own = {key: data for key, data in tree(root).items() if "00002" in key}
-        pause.go()
+        stall.let_go()
         handle.exception()
         after = tree(root)
         assert own.items() <= after.items(), call

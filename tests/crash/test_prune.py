@@ -4,10 +4,10 @@ What may never happen: that a start takes another checkpoint than before, or tha
 """
 
 import contextlib
-import functools
 import itertools
 
 import pytest
+from support.runs.grown import train
 from support.runs.roots import copied, root_at
 from support.runs.scenario import (
     Life,
@@ -63,21 +63,6 @@ def kind():
     return "local"
 
 
-@pytest.fixture(scope="module")
-def made(ground):
-    """Makes roots with `two_attempts`, by copying one that was made once."""
-
-    @functools.cache
-    def template():
-        root = ground()
-        two_attempts(root)
-        files = tree(root)
-        root.clear()
-        return files
-
-    return lambda files=None: copied(template() if files is None else files, ground())
-
-
 def why(root, *rules, branches=False):
     """What goes, and why the others stay."""
     plan = planned(root, rules, branches)
@@ -102,7 +87,7 @@ def without_voids(files):
 
 @pytest.fixture
 def root(made):
-    return made()
+    return made(two_attempts)
 
 
 def test_prune_removes_only_what_was_planned(root):
@@ -135,12 +120,11 @@ def test_rules_say_which_of_them_keeps(root):
 
 
 def test_best_and_unreadable_metrics_are_kept(made):
-    root = made({})
+    root = made(None)
     life = Life(root, keep=KeepLatest(100))
     life.restore()
     for batches, accuracy in ((2, 0.9), (4, 0.5), (6, 0.7), (8, 0.1), (9, 0.2)):
-        for _ in life.run.train_until(batches):
-            pass
+        train(life.run, batches)
         life.manager.save(life.run, metrics={"accuracy": accuracy}).result()
     best = Rule("best:1:accuracy:max", KeepBest(1, "accuracy", "max"))
     goes, stays = why(root, best)
@@ -178,13 +162,13 @@ def faults_of(calls):
 
 
 def test_interrupted_prune_loses_nothing_and_second_finishes(made):
-    clean = made()
+    clean = made(two_attempts)
     calls = calls_of_prune(clean)
     finished = tree(clean)
     assert len(calls) > 20
     tried = set()
     for number, when, action, words in faults_of(calls):
-        root = made()
+        root = made(two_attempts)
         faulty = FaultyStorage(root.storage(), [fault := Fault(action, nth=number, when=when)])
         with contextlib.suppress(StorageError, Killed):  # where one thing cannot be removed, the others are
             pruned(root, storage=faulty, plan=planned(root))
@@ -193,7 +177,6 @@ def test_interrupted_prune_loses_nothing_and_second_finishes(made):
         state = folders(left)
         assert {SECOND, NEWEST} <= set(state.committed), words
         if str(sorted(left)) in tried:
-            root.clear()
             continue  # as another fault has left it
         tried.add(str(sorted(left)))
         second = FaultyStorage(root.storage())
@@ -202,9 +185,7 @@ def test_interrupted_prune_loses_nothing_and_second_finishes(made):
         assert without_voids(tree(root)) == finished, words
         assert folders(tree(root)).uncommitted == [], words
         root.clear()
-        third = copied(left, root)
-        check_new_start(third, latest=NEWEST)
-        third.clear()
+        check_new_start(copied(left, root), latest=NEWEST)
     assert len(tried) > 8
 
 
@@ -217,8 +198,8 @@ def _of_commit(call, state):
 def test_start_at_any_prune_call_keeps_its_parent(made, checkpoint):
     """Either it is refused what is going, or it has it, and the prune gives way."""
     outcomes = set()
-    for number in places(calls_of_prune(made())):
-        root = made()
+    for number in places(calls_of_prune(made(two_attempts))):
+        root = made(two_attempts)
         job, began = Life(root), []
 
         def start(job=job, began=began):
@@ -240,7 +221,6 @@ def test_start_at_any_prune_call_keeps_its_parent(made, checkpoint):
             own = max(attempts(tree(root)))
             assert job.saved_at(job.run.batches + 1).startswith(f"a{own:06d}-")
         check_new_start(root, latest=_newest(root))
-        root.clear()
     if checkpoint == "latest":
         assert outcomes == {(NEWEST, False), (NEWEST, True)}
     else:
@@ -286,7 +266,7 @@ def test_outdated_plan_spares_what_must_now_stay(root):
 
 def test_unreadable_attempts_keep_what_they_may_need(made):
     for broken, expected in ([1], [name_at(2, 8)]), ([3], []), ([1, 3], []):
-        root = made()
+        root = made(two_attempts)
         for number in broken:
             root.put(f"attempts/{number:06}.json", b"{}")
         goes, stays = why(root, *RULES, branches=True)
@@ -295,7 +275,7 @@ def test_unreadable_attempts_keep_what_they_may_need(made):
             assert stays[name_at(2, 8)] == "attempts/000003.json cannot be read, and may need it"
         else:
             assert all("attempts/000001.json cannot be read" in stays[one] for one in ALL if one.startswith("a000001"))
-    root = made({})
+    root = made(None)
     assert planned(root).decisions == ()
     history(root)
     assert why(root, Rule("latest:1", KeepLatest(1)), branches=True)[0] == []  # the first ones all stay

@@ -5,6 +5,7 @@ import math
 
 import pytest
 from support.runs.forge import sealed
+from support.runs.grown import train
 from support.runs.scenario import check_new_start, committed, corrupt, name_at
 
 from ckptkit.checkpoint.receipts import post_certificate
@@ -126,8 +127,7 @@ def test_best_and_unreadable_metrics_outlive_retention(tmp_path, caplog):
         root = tmp_path / mode
         life = started(root, keep=ALL)
         for batches, loss in ((2, 0.2), (4, 0.9), (6, 0.1), (8, math.nan), (9, 0.5), (10, 0.5)):
-            for _ in life.run.train_until(batches):
-                pass
+            train(life.run, batches)
             life.manager.save(life.run, metrics={"loss": loss}).result()
         corrupt(root, name_at(1, 2), "manifest.json")
         _, keeping = retention(root, KeepBest(1, "loss", mode))

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 from support.runs import scenario
-from support.runs.roots import Store, copied
+from support.runs.roots import Store
 from support.runs.scenario import (
     AT_6,
     AT_8,
@@ -78,21 +78,8 @@ def patient(by_way_of):
 
 
 @pytest.fixture(scope="module")
-def made(direct):
-    """Makes a root with a history, and removes the one before."""
-    first = direct.new()
-    history(first)
-    files = tree(first)
-    first.clear()
-    latest = []
-
-    def make():
-        while latest:
-            latest.pop().clear()
-        latest.append(copied(files, direct.new()))
-        return latest[-1]
-
-    return make
+def ground(direct):
+    return direct.new
 
 
 def shards(root):
@@ -102,7 +89,7 @@ def shards(root):
 @pytest.fixture(scope="module")
 def undisturbed(made, patient, proxy):
     """What the start and the saves leave without any fault, and their requests."""
-    root = made()
+    root = made(history)
     life = Life(root.through(patient))
     before = len(proxy.requests)
     life.restore()
@@ -175,7 +162,7 @@ def struck(proxy, undisturbed):
 def test_transient_fault_at_any_request_changes_nothing(made, patient, struck, undisturbed, share):
     keys, contents, _ = undisturbed
     for what, at_fault in struck(share):
-        root = made()
+        root = made(history)
         with at_fault:
             life = Life(root.through(patient))
             assert life.restore().checkpoint == AT_6

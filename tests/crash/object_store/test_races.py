@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+from support.runs.grown import train
 from support.runs.roots import Store
 from support.runs.scenario import attempts, batches_of, committed, digest_at, digest_of, new_run, tree
 from support.servers.faults import RequestFault
@@ -26,8 +27,7 @@ def job(storage, at_once, host):
         finally:
             at_once.wait(60)  # both have started, or failed to
         for _ in range(2):
-            for _ in run.train_until(run.batches + 3):
-                pass
+            train(run, run.batches + 3)
             name = manager.save(run).result()
         manager.close()
     except StaleAttemptError as error:

@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.runs.grown import train
 from support.runs.scenario import folders, tree
 from support.small_group import small_control_group
 
@@ -47,34 +48,17 @@ def in_memory() -> Iterator[Path]:
         yield Path(folder) / "run"
 
 
-def train(root: Path, within: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*within, sys.executable, "-c", JOB, str(root), str(SIZE)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-def restored(root: Path) -> tuple[str | None, str]:
-    run = NumpyRun(size=SIZE)
-    point = CheckpointManager(root).restore(run)
-    return point.checkpoint, run.digest()
-
-
-def uninterrupted(batches: int) -> str:
-    run = NumpyRun(size=SIZE)
-    for _ in run.train_until(batches):
-        pass
-    return run.digest()
-
-
 @pytest.mark.extended
 def test_save_that_would_get_training_killed_is_refused(in_memory: Path) -> None:
     with small_control_group(GROUP_BYTES) as within:
-        ended = train(in_memory, within)
+        ended = subprocess.run(
+            [*within, sys.executable, "-c", JOB, str(in_memory), str(SIZE)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert ended.returncode == 0, ended.stderr
     *saved, refused, last = ended.stdout.splitlines()
     assert saved
@@ -83,4 +67,7 @@ def test_save_that_would_get_training_killed_is_refused(in_memory: Path) -> None
     found = folders(tree(in_memory))
     assert len(found.committed) == len(saved)
     assert found.uncommitted == found.void == []
-    assert restored(in_memory) == (found.committed[-1], uninterrupted(len(saved)))
+    resumed, straight = NumpyRun(size=SIZE), NumpyRun(size=SIZE)
+    assert CheckpointManager(in_memory).restore(resumed).checkpoint == found.committed[-1]
+    train(straight, len(saved))
+    assert resumed.digest() == straight.digest()
