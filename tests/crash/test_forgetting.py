@@ -8,8 +8,7 @@ import pytest
 from support.options import grouped
 from support.runs.dict_storage import Counted, DictStorage
 from support.runs.grown import ON_REQUEST, WatchedRun
-from support.runs.long_run import save, start
-from support.runs.roots import copied
+from support.runs.long_run import save
 from support.runs.scenario import (
     AT_6,
     Life,
@@ -55,57 +54,28 @@ def tried(root, times, saving=()):
     failed(root, times, saving=saving)
 
 
-def test_start_reads_twenty_files_after_any_restarts():
-    for saves in (0, 1, 3):
-        storage = Counted(DictStorage())
-        manager, run = start(storage, keep=KeepLatest(2))
-        first = save(manager, run)
-        save(manager, run)
-        manager.close()
-        for _ in range(20):
-            manager, run = start(storage, keep=KeepLatest(2))
-            for _ in range(saves):
-                save(manager, run)
-            if saves:
-                manager.close()
-        storage.reset()
-        start(storage, keep=KeepLatest(2))
-        assert len(storage.keys("read")) <= 20, saves
-        kept = {key for key in storage._inner.files if not key.startswith("events/")}
-        assert len(kept) <= 2 * 8 + 6 + (20 if saves else 0)  # the documents of who committed are the lineage
-        if not saves:  # starts sent back by name stay: they may have had checkpoints that were pruned
-            for _ in range(20):
-                manager = CheckpointManager(storage, save=ON_REQUEST, keep=KeepLatest(2), **grouped(events=False))
-                storage.reset()
-                manager.restore(WatchedRun(), checkpoint=first, rewind=True)
-            assert sum(key.startswith("attempts/") for key in storage._inner.files) > 20
-            assert len(storage.keys("read")) <= 20
-            storage.reset()
-            _, run = start(storage, keep=KeepLatest(2))
-            assert run.applied == [first]
-            assert len(storage.keys("read")) <= 20
-
-
-def restarted(starts, *, commits, dies, mirrored):
-    """So many starts that commit nothing, on one root or on two, and what a further one reads of each."""
+def restarted(*, commits=True, saves=0, dies=False, mirrored=False, by_name=False):
+    """Twenty starts, on one root or on two, and what a further one reads of each."""
     roots = [Counted(DictStorage()) for _ in range(1 + mirrored)]
     roots[-1].url = "dict://mirror"
+    options = {"keep": KeepLatest(2), "events": saves > 0, **({"mirror": roots[1]} if mirrored else {})}
 
-    def start():
-        options = {"mirror": roots[1]} if mirrored else {}
-        manager = CheckpointManager(roots[0], save=ON_REQUEST, keep=KeepLatest(2), **grouped(events=False, **options))
-        run = WatchedRun()
-        manager.restore(run)
+    def start(checkpoint="latest"):
+        manager, run = CheckpointManager(roots[0], save=ON_REQUEST, **grouped(**options)), WatchedRun()
+        manager.restore(run, checkpoint=checkpoint, rewind=checkpoint != "latest")
         manager.wait()
         return manager, run
 
     if commits:
         manager, run = start()
-        for _ in range(2):
-            save(manager, run)
+        first, _ = save(manager, run), save(manager, run)
         manager.close()
-    for _ in range(starts):
-        manager, run = start()
+    for _ in range(20):
+        manager, run = start(first if by_name else "latest")
+        for _ in range(saves):
+            save(manager, run)
+        if saves:
+            manager.close()
         if dies:
             fault = roots[0].inject(Fault("error", operations={"create"}, key="*/COMMIT", times=None))
             manager.save(run).exception()
@@ -118,14 +88,20 @@ def restarted(starts, *, commits, dies, mirrored):
     return roots
 
 
-def test_start_reads_few_files_whatever_stays():
-    """Also where all documents and void markers of failed starts have to stay."""
-    rows = [(True, True, True), (True, False, False), (False, True, False), (False, False, True)]
-    for row in rows:
-        for root in restarted(20, **dict(zip(("commits", "dies", "mirrored"), row, strict=True))):
+def test_start_reads_twenty_files_after_any_restarts():
+    """Also where documents stay: of who committed, of starts sent back by name, and with void markers."""
+    without_commits = [{"commits": False, "dies": True}, {"commits": False, "mirrored": True}]
+    for row in ({}, {"saves": 1}, {"saves": 3}, {"by_name": True}, {"dies": True, "mirrored": True}, *without_commits):
+        roots = restarted(**row)
+        for root in roots:
             assert len(set(root.keys("read"))) <= 20, row
             assert len(root.keys("read")) <= 30, row
             assert len(root.keys("list")) <= 21, row
+        kept = [key for key in roots[0]._inner.files if not key.startswith("events/")]
+        if row.keys() <= {"saves"}:
+            assert len(kept) <= 2 * 8 + 6 + (20 if row else 0), row
+        if "by_name" in row:  # they may have had checkpoints that were pruned
+            assert sum(key.startswith("attempts/") for key in kept) > 20
 
 
 def test_only_last_failed_starts_stay(root):
@@ -180,7 +156,7 @@ def test_nothing_is_forgotten_while_checkpoints_are_away(root):
     check_new_start(root, latest=name_at(1, 4))
 
 
-def test_forgetting_may_end_at_any_call(new_root):
+def test_forgetting_may_end_at_any_call(made):
     """With voids to remove, and more than one start to forget, since the sweeps before failed."""
 
     def grown(root):
@@ -192,15 +168,13 @@ def test_forgetting_may_end_at_any_call(new_root):
             if nth == 1:
                 life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
                 life.save_at(12)
-        return root
 
-    files = tree(grown(new_root()))
-    whole = Life(copied(files, new_root()))
+    whole = Life(made(grown))
     calls = whole.calls_of(whole.restore)
     deletes = [index for index, call in enumerate(calls, 1) if call.operation == "delete"]
     assert len([key for index in deletes for key in calls[index - 1].keys]) >= 4
     for index, when in itertools.product(deletes, ("before", "during", "after")):
-        root = copied(files, new_root())
+        root = made(grown)
         fault = Fault("error" if when == "before" else "kill", nth=index, when=when)
         with contextlib.suppress(Killed):
             Life(root, faults=[fault]).restore()
