@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.runs.grown import opened
+from support.runs.grown import opened, train
 from support.runs.ranks import CYCLE, SIZE, check_whole, committed, digests_at, job, new_run
 from support.thread_ranks import Ended, RankLostError, ThreadWorld, results_of, run_ranks
 
 import ckptkit as ck
 from ckptkit.checkpoint.read import load
-from ckptkit.core.contents import Capture, WantedPart
+from ckptkit.core.contents import WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError, SaveFailedError, StateMismatchError, StorageError
@@ -69,17 +69,14 @@ def test_repeated_save_failures_end_all_ranks_together(tmp_path: Path) -> None:
     fault = Fault("error", operations={"write"}, key="*/rank-00001*", times=None)
     steps: dict[int, int] = {}
 
-    def act(storage, world, until, **options):
-        run = new_run(world)
-        manager = ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
-        manager.restore(run)
-        for batches in run.train_until(until):
+    def body(manager, run, world):
+        for batches in run.train_until(30):
             steps[world.rank] = batches
             manager.step(run)
             manager.wait()  # rank 0 knows first, and must not leave alone
         raise AssertionError("it went on")
 
-    ended = job(tmp_path, 3, 30, faults={1: fault}, act=act)
+    ended = ranks(tmp_path, 3, body, faults={1: fault}, save=EVERY_STEP, saving=ck.Saving(when_busy="wait"))
     assert [type(one.error) for one in ended] == [SaveFailedError] * 3
     assert "rank 1 could not write" in str(ended[0].error)
     assert "rank 0: a background save failed (3 in a row)" in str(ended[2].error)
@@ -116,27 +113,17 @@ def test_stalled_rank_prevents_commit_within_patience(tmp_path: Path, caplog: py
     results_of(job(tmp_path, 2, 4))
     before = committed(tmp_path)
     gate = threading.Event()
+    stall = Fault(lambda: gate.wait(30), operations={"write"}, key="*a000002*/rank-00001.json")
 
-    def wait() -> None:
-        assert gate.wait(30)
-
-    stall = Fault(wait, operations={"write"}, key="*a000002*/rank-00001.json")
-
-    def act(storage, world, until, **options):
-        run = new_run(world)
-        manager = ck.CheckpointManager(
-            storage, save=ck.SaveEvery(micro_steps=100), ranks=ck.Ranks(patience=timedelta(milliseconds=200))
-        )
-        manager.restore(run)
-        for _ in run.train_until(5):
-            pass
-        handle = manager.save(run)
-        error = handle.exception(timedelta(seconds=40))
+    def body(manager, run, world):
+        train(run, 5)
+        error = manager.save(run).exception(timedelta(seconds=40))
         if world.rank == 0:
             gate.set()
         return error
 
-    ended = results_of(job(tmp_path, 2, 0, faults={1: stall}, act=act))
+    patience = ck.Ranks(patience=timedelta(milliseconds=200))
+    ended = results_of(ranks(tmp_path, 2, body, faults={1: stall}, save=SELDOM, ranks=patience))
     assert stall.fired == 1
     assert isinstance(ended[0], SaveFailedError)
     assert "rank 1 of 2 did not write" in str(ended[0])
@@ -172,29 +159,46 @@ def test_rank_0_leaving_by_error_waits_briefly(tmp_path: Path) -> None:
     assert committed(tmp_path) == []
 
 
+def changed(run: NumpyRun, change: Callable[[list[Leaf]], list[Leaf]]) -> None:
+    """Let the run give other leaves."""
+    taken = run.capture
+    run.capture = lambda: replace(capture := taken(), leaves=tuple(change(list(capture.leaves))))
+
+
+def respecified(run: NumpyRun, name: str, **changes: Any) -> None:
+    """Let a leaf of the run have other properties."""
+
+    def change(leaves: list[Leaf]) -> list[Leaf]:
+        return [leaf._replace(spec=replace(leaf.spec, **changes)) if leaf.name == name else leaf for leaf in leaves]
+
+    changed(run, change)
+
+
+OTHER_LEAVES = "order, names, dtypes, shapes or placements"
+# In one rank alone; ranks whose leaves differ would share out the work differently.
+DISAGREEMENTS: list[tuple[str, Callable[[NumpyRun], None], str]] = [
+    ("progress", lambda run: setattr(run, "batches", run.batches + 1), "no longer in step"),
+    ("k", lambda run: setattr(run, "_accumulation_steps", 8), "no longer in step"),
+    ("dtype", lambda run: setattr(run, "weights", run.weights.astype("float64")), "another model"),
+    ("lifetime", lambda run: respecified(run, "embedding", lifetime="micro"), OTHER_LEAVES),
+    ("placement", lambda run: respecified(run, "weights", placement=Box((SIZE,), (0,))), OTHER_LEAVES),
+    ("order", lambda run: changed(run, lambda leaves: leaves[::-1]), OTHER_LEAVES),
+    ("weights", lambda run: setattr(run, "weights", run.weights + 1), "weights in ranks [1]"),
+]
+
+
 def test_ranks_that_disagree_save_nothing(tmp_path: Path) -> None:
     results_of(job(tmp_path, 2, 4))
     before = len(committed(tmp_path))
-    for what in ("progress", "k", "model"):
+    for what, change, words in DISAGREEMENTS:
 
-        def body(manager, run, world, what=what):
-            odd = world.rank == 1
-            for _ in run.train_until(run.batches + 1):
-                pass
-            if odd and what == "progress":
-                run.batches += 1
-            elif odd and what == "k":
-                run._accumulation_steps = 8
-            elif odd:
-                run.weights = run.weights.astype("float64")
+        def body(manager, run, world, change=change):
+            train(run, run.batches + 1)
+            if world.rank == 1:
+                change(run)
             manager.save(run)
 
-        words = "another model" if what == "model" else "no longer in step"
-        all_refuse(tmp_path, ranks(tmp_path, 2, body, save=SELDOM), words, before)
-
-
-def _with(leaf: Leaf, **changes: Any) -> Leaf:
-    return leaf._replace(spec=replace(leaf.spec, **changes))
+        all_refuse(tmp_path, ranks(tmp_path, 2, body, save=SELDOM), words, before, what)
 
 
 def ranks(root: Path, size: int, body: Callable[..., Any], *, faults: Any = None, **options: Any) -> list[Ended[Any]]:
@@ -209,36 +213,15 @@ def ranks(root: Path, size: int, body: Callable[..., Any], *, faults: Any = None
     return job(root, size, 0, faults=faults, act=act)
 
 
-def all_refuse(root: Path, ended: list[Ended[Any]], words: str, commits: int = 0) -> None:
+def all_refuse(root: Path, ended: list[Ended[Any]], words: str, commits: int = 0, what: str = "") -> None:
     """Every rank ended by the same refusal, and nothing more was committed."""
-    assert [type(one.error) for one in ended] == [ResumeError] * len(ended)
-    assert all(words in str(one.error) for one in ended), words
-    assert len(committed(root)) == commits
+    assert [type(one.error) for one in ended] == [ResumeError] * len(ended), what
+    assert all(words in str(one.error) for one in ended), (what, words)
+    assert len(committed(root)) == commits, what
 
 
 EVERY_STEP = ck.SaveEvery(micro_steps=1)
 SELDOM = ck.SaveEvery(micro_steps=100)
-
-
-def _thawed(leaves: list[Leaf]) -> list[Leaf]:
-    return [_with(one, lifetime="micro") if one.name == "embedding" else one for one in leaves]
-
-
-def _cut(leaves: list[Leaf]) -> list[Leaf]:
-    return [_with(one, placement=Box((SIZE,), (0,))) if one.name == "weights" else one for one in leaves]
-
-
-def test_ranks_with_different_leaves_save_nothing(tmp_path: Path) -> None:
-    """Ranks whose leaves differ would share out the work differently, so all of them refuse to save."""
-    for twist in (_thawed, _cut, lambda leaves: leaves[::-1]):
-
-        def body(manager, run, world, twist=twist):
-            taken = run.capture
-            if world.rank == 1:
-                run.capture = lambda: replace(capture := taken(), leaves=tuple(twist(list(capture.leaves))))
-            manager.save(run)
-
-        all_refuse(tmp_path, ranks(tmp_path, 2, body), "order, names, dtypes, shapes or placements")
 
 
 BOXES = [
@@ -252,23 +235,11 @@ BOXES = [
 ]
 
 
-def placed(run: NumpyRun, name: str, box: Box) -> None:
-    """Let a tensor of the run lie at a place of its own."""
-    taken = run.capture
-
-    def capture() -> Capture:
-        capture = taken()
-        leaves = [_with(one, placement=box) if one.name == name else one for one in capture.leaves]
-        return replace(capture, leaves=tuple(leaves))
-
-    run.capture = capture
-
-
 def test_incomplete_or_overlapping_parts_are_not_saved(tmp_path: Path) -> None:
     for number, (boxes, message) in enumerate(BOXES):
 
         def body(manager, run, world, boxes=boxes):
-            placed(run, "weights", boxes[world.rank])
+            respecified(run, "weights", placement=boxes[world.rank])
             return manager.save_final(run)
 
         root = tmp_path / f"{number}"
@@ -284,7 +255,7 @@ def test_frozen_parts_of_ranks_can_be_read(tmp_path: Path) -> None:
     """Block by block, also from the second checkpoint on, which writes them no more."""
 
     def body(manager, run, world):
-        placed(run, "embedding", Box((2 * SIZE,), (SIZE * world.rank,)))
+        respecified(run, "embedding", placement=Box((2 * SIZE,), (SIZE * world.rank,)))
         names = [manager.save(run).result()]
         for _ in run.train_until(1):
             names.append(manager.save_final(run))
@@ -429,28 +400,30 @@ def test_corruption_in_one_rank_sends_all_back(tmp_path: Path, caplog: pytest.Lo
     assert "rank 1" in caplog.text
 
 
+class ByClock:
+    """A policy of the user's own, which says nothing about clocks."""
+
+    def due(self, progress, since_last_save):
+        return since_last_save >= timedelta(seconds=15)
+
+
 def test_clock_of_rank_0_decides_interval_saves(tmp_path: Path) -> None:
-    now = {0: 0.0, 1: 0.0}
+    interval = ck.SaveEvery(interval=timedelta(seconds=10)) | ck.SaveEvery(micro_steps=7)
+    for number, (policy, expected) in enumerate([(interval, [4, 7, 12, 14]), (ByClock(), [8])]):
+        now = {0: 0.0, 1: 0.0}
 
-    def body(manager, run, world):
-        saved = []
-        for batches in run.train_until(16):
-            now[world.rank] += 3.0 if world.rank == 0 else 100.0  # the other's clock would save at each boundary
-            if manager.step(run) is not None:
-                saved.append(batches)
-        return saved
+        def body(manager, run, world, now=now):
+            saved = []
+            for batches in run.train_until(15):
+                now[world.rank] += 3.0 if world.rank == 0 else 100.0  # the other's clock would save at each boundary
+                if manager.step(run) is not None:
+                    saved.append(batches)
+            return saved
 
-    mine, theirs = results_of(
-        ranks(
-            tmp_path,
-            2,
-            body,
-            save=ck.SaveEvery(interval=timedelta(seconds=10)) | ck.SaveEvery(micro_steps=7),
-            saving=ck.Saving(when_busy="wait"),
-            system=ck.System(monotonic=lambda: now[int(threading.current_thread().name == "rank-1")]),
-        )
-    )
-    assert mine == theirs == [4, 7, 12, 14, 16] or mine == theirs == [4, 7, 12, 14]
+        monotonic = lambda now=now: now[int(threading.current_thread().name == "rank-1")]  # noqa: E731
+        options = {"saving": ck.Saving(when_busy="wait"), "system": ck.System(monotonic=monotonic)}
+        saved = results_of(ranks(tmp_path / f"{number}", 2, body, save=policy, **options))
+        assert saved == [expected] * 2, policy
 
 
 def test_step_schedule_communicates_only_at_saves(tmp_path: Path) -> None:
@@ -488,8 +461,7 @@ def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
         def body(manager, run, world, save=save):
             save(manager, run)
             run.moments[3] += 7 * world.rank
-            for _ in run.train_until(CYCLE):
-                pass
+            train(run, CYCLE)
             save(manager, run)
 
         root = tmp_path / f"{save}"
@@ -518,15 +490,6 @@ def test_frozen_change_in_one_rank_is_refused(tmp_path: Path) -> None:
             assert {*results_of(ended)} == {committed(root)[-1]}
 
 
-def test_different_initial_weights_are_refused_at_first_save(tmp_path: Path) -> None:
-    def body(manager, run, world):
-        run.weights += world.rank
-        for _ in run.train_until(1):
-            manager.step(run)
-
-    all_refuse(tmp_path, ranks(tmp_path, 3, body, save=EVERY_STEP), "weights in ranks [1, 2]")
-
-
 def test_checkpoint_of_other_world_needs_foldable_state(tmp_path: Path) -> None:
     results_of(job(tmp_path, 2, 4))
     ended = job(tmp_path, 1, 8)
@@ -551,8 +514,7 @@ def test_replicated_state_is_written_in_equal_shares(tmp_path: Path) -> None:
         run = NumpyRun(world=world, size=elements, accumulation_steps=CYCLE)
         with ck.CheckpointManager(storage) as manager:
             manager.restore(run)
-            for _ in run.train_until(CYCLE):
-                pass
+            train(run, CYCLE)
             manager.save(run).result()
 
     results_of(job(tmp_path, size, 0, act=act))

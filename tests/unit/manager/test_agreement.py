@@ -15,7 +15,6 @@ from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError
 from ckptkit.manager.agreement import RankStatus, RankSync
 from ckptkit.manager.preemption_schedule import EndSchedule
-from ckptkit.manager.save_schedule import SaveSchedule
 from ckptkit.run.attempt import RankFailure
 
 
@@ -91,24 +90,6 @@ def test_parts_cut_anew_are_compared_again():
             compare(leaves(0, 3), leaves(4, 4))
 
 
-class ByClock:
-    """A policy of the user's own, which says nothing about clocks."""
-
-    def due(self, progress, since_last_save):
-        return since_last_save >= timedelta(seconds=10)
-
-
-def test_clock_of_rank_0_decides_unknown_policies():
-    for rank, leader_says in [(0, "yes"), (0, "no"), (1, "yes"), (1, "no")]:
-        world = Saying(lambda _, word=leader_says if rank else "yes": [word], rank)
-        clocks = {"clock": None, "monotonic": lambda: 0.0}
-        schedule = SaveSchedule(ByClock(), "exact", RankSync(world), SimpleNamespace(mean_stall_seconds=0.0), **clocks)
-        mine = timedelta(seconds=60 if (rank == 1 or leader_says == "yes") else 1)
-        assert schedule.is_due(progress_at(0), mine) == (leader_says == "yes"), (rank, leader_says)
-        assert not schedule.is_due(progress_at(1), mine)  # only at boundaries
-        assert world.gathers == 1
-
-
 class Asked:
     """As `PreemptionRequest`, of a rank that has 60 s left."""
 
@@ -127,7 +108,7 @@ class Asked:
         self.asked, self.why, self.dead_child = True, why, dead_child
 
 
-def departure(world, *, asked: bool, in_flight: object = None, micro_step: float = 1.0, save: float = 10.0):
+def departure(world, *, asked: bool = False, in_flight: object = None, micro_step: float = 1.0, save: float = 10.0):
     seconds = iter([0.0, micro_step])
     outcomes = SimpleNamespace(durations=[timedelta(seconds=save), timedelta(seconds=1)], in_flight=in_flight)
     preemption = Asked(asked)
@@ -143,45 +124,33 @@ def sign(**values) -> str:
     return json.dumps({**usual, **values})
 
 
-def saying(**values) -> Saying:
-    return Saying(lambda _: [sign(**values)])
-
-
-def test_shortest_grace_of_all_ranks_counts():
-    for theirs, verdict in [
-        ({"asked": True}, "finish the cycle"),
-        ({"asked": True, "left": "PT17.9S"}, "save"),  # three micro-steps and a save of 10 s need 19.5 s
-        ({"asked": True, "left": "PT20S"}, "finish the cycle"),
-        ({"asked": True, "dead_child": "child process 7"}, "finish the cycle"),
-        ({}, "train"),
-    ]:
-        made, preemption = departure(saying(**theirs), asked=False)
-        assert made.verdict(progress_at(1)) == verdict, theirs
-        assert preemption.why == ("rank 1 was asked to end" if theirs else "")
-        assert preemption.dead_child == theirs.get("dead_child", "")
-
-
-def test_what_is_left_to_do_decides_when_all_ranks_save():
+def test_shortest_grace_of_all_ranks_and_what_is_left_to_do_decide():
     """Within 60 s: three micro-steps of a second, half as long again, and the longest of the last saves."""
-    for row, verdict in [
-        ({}, "finish the cycle"),
-        ({"at": 0}, "save"),  # at a boundary
-        ({"save": 20.0}, "finish the cycle"),
-        ({"save": 20.0, "in_flight": object()}, "save"),  # the one under way has to end first
-        ({"micro_step": 0.5, "left": "PT18S"}, "finish the cycle"),  # 17.25 s
-        ({"micro_step": 0.9, "left": "PT18S"}, "save"),  # 19.05 s
-        ({"micro_step": 0.5, "save": 10.9, "left": "PT18S"}, "save"),  # 18.6 s
+    for theirs, mine, at, verdict in [
+        ({"asked": True}, {}, 1, "finish the cycle"),
+        ({"asked": True, "left": "PT17.9S"}, {}, 1, "save"),  # three micro-steps and a save of 10 s need 19.5 s
+        ({"asked": True, "left": "PT20S"}, {}, 1, "finish the cycle"),
+        ({"asked": True, "dead_child": "child process 7"}, {}, 1, "finish the cycle"),
+        ({}, {}, 1, "train"),
+        ({}, {"asked": True}, 1, "finish the cycle"),
+        ({}, {"asked": True}, 0, "save"),  # at a boundary
+        ({}, {"asked": True, "save": 20.0}, 1, "finish the cycle"),
+        ({}, {"asked": True, "save": 20.0, "in_flight": object()}, 1, "save"),  # the one under way has to end first
+        ({"left": "PT18S"}, {"asked": True, "micro_step": 0.5}, 1, "finish the cycle"),  # 17.25 s
+        ({"left": "PT18S"}, {"asked": True, "micro_step": 0.9}, 1, "save"),  # 19.05 s
+        ({"left": "PT18S"}, {"asked": True, "micro_step": 0.5, "save": 10.9}, 1, "save"),  # 18.6 s
     ]:
-        at, left = row.pop("at", 1), row.pop("left", "PT60S")
-        made, _ = departure(saying(left=left), asked=True, **row)
-        assert made.verdict(progress_at(at)) == verdict, (row, at, left)
+        made, preemption = departure(Saying(lambda _, theirs=theirs: [sign(**theirs)]), **mine)
+        assert made.verdict(progress_at(at)) == verdict, (theirs, mine, at)
+        assert preemption.why == ("rank 1 was asked to end" if theirs.get("asked") else "")
+        assert preemption.dead_child == theirs.get("dead_child", "")
 
 
 def test_rank_0_says_when_ranks_meet_again():
     """Here this one's micro-steps take 0.1 s, and the other's 0.33 s."""
     for rank, until in [(0, 10), (1, 3)]:
         world = Saying(lambda _: [sign(next_in=3)], rank)
-        made, _ = departure(world, asked=False, micro_step=0.1)
+        made, _ = departure(world, micro_step=0.1)
         for _ in range(until):
             assert made.verdict(progress_at(1)) == "train"
             assert world.gathers == 1
