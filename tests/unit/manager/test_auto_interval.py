@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.clock import Manual
 from support.options import grouped
+from support.runs.grown import slow_capture
 from support.thread_ranks import run_ranks
 
 import ckptkit as ck
@@ -66,13 +67,7 @@ def live(
         keep=ck.KeepLatest(1000),
         **grouped(clock=time.time_of_day, monotonic=time, boot="b", window="off"),
     )
-    capture = run.capture
-
-    def slow_capture():
-        time.now += stall
-        return capture()
-
-    run.capture = slow_capture
+    slow_capture(run, time, stall)
     manager.restore(run)
     for _ in run.train_until(cycles * K):
         time.now += 10.0 / K
@@ -170,13 +165,7 @@ def test_all_ranks_save_at_the_intervals_of_rank_0(tmp_path):
         manager = CheckpointManager(
             LocalStorage(tmp_path), save=SaveEvery.auto(), keep=ck.KeepLatest(1000), **grouped(monotonic=time, boot="b")
         )
-        capture = run.capture
-
-        def slow_capture():
-            time.now += 0.5
-            return capture()
-
-        run.capture = slow_capture
+        slow_capture(run, time, 0.5)
         manager.restore(run)
         for _ in run.train_until(run.batches + 24 * K):
             time.now += (1 + 3 * world.rank) * 10.0 / K

@@ -9,25 +9,19 @@ from datetime import timedelta
 
 import pytest
 from support.interrupted import InterruptedCall
-from support.runs.grown import train
+from support.runs.grown import started, train
 
-from ckptkit import CheckpointManager, Mirror, Preemption, SaveEvery
+from ckptkit import Mirror
 from ckptkit.core import worker
 from ckptkit.core.waiting import countdown
 from ckptkit.core.worker import Latch
 from ckptkit.manager import mirrors, writer
 from ckptkit.manager import run as live_run
-from ckptkit.manager.options import Saving
 from ckptkit.storage.local import LocalStorage
 from ckptkit.testing.state import NumpyRun
 
 LONG_SECONDS = 20.0
 LOCKS = (worker, threading, concurrent.futures._base)
-OPTIONS = {
-    "save": SaveEvery(optimizer_steps=10**9),
-    "saving": Saving(events=False),
-    "preemption": Preemption(then="off"),
-}
 
 
 class Waiting(LocalStorage):
@@ -67,9 +61,7 @@ def waits(storage, handle):
 
 
 def begun(root, **options):
-    manager, run = CheckpointManager(root, **OPTIONS, **options), NumpyRun(accumulation_steps=1)
-    manager.restore(run)
-    return manager, run
+    return started(root, NumpyRun(accumulation_steps=1), events=False, on_preempt="off", **options)
 
 
 def at_each_place(least, *modules, most=10**6):

@@ -1,5 +1,6 @@
 import dataclasses
 import errno
+import itertools
 import logging
 import math
 import multiprocessing
@@ -13,10 +14,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from support.clock import Manual
 from support.interrupted import InterruptedStart
-from support.options import grouped
+from support.live import Stall
 from support.process import python
-from support.runs.grown import ON_REQUEST, WatchedRun, opened, run_at, train
+from support.runs.grown import ON_REQUEST, WatchedRun, opened, run_at, slow_capture, started, train
 
 from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Capture
@@ -27,7 +29,6 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET, System
 from ckptkit.manager.writer import SaveHandle
-from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -36,47 +37,28 @@ MOMENT = timedelta(milliseconds=10)
 LONG = timedelta(seconds=60)
 
 
-class Valve(LocalStorage):
-    """A local root whose writes can be held back, or made to fail."""
-
-    def __init__(self, root) -> None:
-        super().__init__(root)
-        self._open = threading.Event()
-        self._open.set()
-        self.reached = threading.Event()
-        self.failures_to_come = 0
-        self.failed = 0
-
-    def close(self) -> None:
-        self.reached.clear()
-        self._open.clear()
-
-    def open(self) -> None:
-        self._open.set()
-
-    def write(self, key, stream, size_bytes) -> None:
-        self.reached.set()
-        assert self._open.wait(LONG.total_seconds())
-        if self.failures_to_come:
-            self.failures_to_come -= 1
-            self.failed += 1
-            cause = OSError(errno.ENOSPC, "No space left on device")
-            raise StorageError(f"could not write {key}: disk full, failure {self.failed}") from cause
-        super().write(key, stream, size_bytes)
+@pytest.fixture
+def stall() -> Iterator[Stall]:
+    stall = Stall()
+    yield stall
+    stall.let_go()  # so that the writer thread ends whatever the test did
 
 
 @pytest.fixture
-def valve(root) -> Iterator[Valve]:
-    valve = Valve(root)
-    yield valve
-    valve.open()  # so that the writer thread ends whatever the test did
+def stalled(root, stall) -> FaultyStorage:
+    """A local root whose first write is held back."""
+    return FaultyStorage(LocalStorage(root), [Fault(stall, operations={"write"})])
 
 
-def started(storage, state=None, **options) -> tuple[CheckpointManager, WatchedRun]:
-    state = state or WatchedRun()
-    manager = CheckpointManager(storage, **grouped(**{"save": ON_REQUEST, "keep": KeepLatest(100), **options}))
-    manager.restore(state)
-    return manager, state
+def failing(root, times: int) -> tuple[FaultyStorage, Fault]:
+    """A local root whose writes fail so often, each for a reason of its own."""
+    numbers = itertools.count(1)
+
+    def fail() -> None:
+        raise StorageError(f"disk full, failure {next(numbers)}") from OSError(errno.ENOSPC, "No space left on device")
+
+    fault = Fault(fail, operations={"write"}, times=times)
+    return FaultyStorage(LocalStorage(root), [fault]), fault
 
 
 def names(manager) -> list[str]:
@@ -291,27 +273,24 @@ def test_rewound_save_never_goes_below_a_commit(root):
     manager.close()
 
 
-@pytest.mark.parametrize("when", ["before the save", "during the save"])
-def test_given_up_window_reads_nothing_in_place(valve, when):
-    """From then on others may write to the parameters at any time."""
-    manager, run = started(valve)
-    train(run, 4)
-    valve.close()
+@pytest.mark.parametrize("when", ["before the save", "during the save", "at the end"])
+def test_given_up_window_reads_nothing_in_place(root, stalled, stall, when):
+    """From then on others may write to the parameters at any time; after a close that was not in time, too."""
+    manager, run = started(stalled)
+    train(run, 6)
     if when == "before the save":
         manager.live().give_up_window()
     handle = manager.save(run)
     if when == "during the save":
         manager.live().give_up_window()
+    if when == "at the end":
+        with pytest.raises(TimeoutError):
+            manager.close(MOMENT)
     run.weights[:] = run.moments[:] = 7
-    valve.open()
+    stall.let_go()
     handle.result(LONG)
-    assert restored_digest(valve.url) == run_at(4).digest()
-
-
-def restored_digest(root) -> str:
-    restored = WatchedRun()
-    CheckpointManager(root).restore(restored)
-    return restored.digest()
+    CheckpointManager(root).restore(resumed := WatchedRun())
+    assert resumed.digest() == run_at(6).digest()
 
 
 def test_defaults_save_every_100_cycles_and_keep_three(root):
@@ -326,24 +305,13 @@ def test_defaults_save_every_100_cycles_and_keep_three(root):
 def test_default_saves_a_slow_training_every_ten_minutes(root, caplog, stall, expected):
     """At the first ends of cycles of four that are ten minutes later, unless saves would take more than 1 %."""
     caplog.set_level(logging.INFO, "ckptkit")
-    now = [0.0]
-    run = WatchedRun()
-    capture = run.capture
-
-    def slow_capture():
-        now[0] += stall
-        return capture()
-
-    run.capture = slow_capture
-    manager = CheckpointManager(root, system=System(monotonic=lambda: now[0]))
+    time, run, saved = Manual(), WatchedRun(), []
+    slow_capture(run, time, stall)
+    manager = CheckpointManager(root, system=System(monotonic=time))
     manager.restore(run)
-    saved = []
     for batches in range(1, 45):
-        now[0] += 100.0
-        train(run, batches)
-        if (handle := manager.step(run)) is not None:
-            handle.result()
-            saved.append(batches)
+        time.now += 100.0
+        saved += saved_at(manager, run, batches)
     assert saved == expected
     told = [line for line in caplog.messages if "so by the clock they come" in line]
     assert len(told) == (stall > 6), told
@@ -351,11 +319,11 @@ def test_default_saves_a_slow_training_every_ten_minutes(root, caplog, stall, ex
 
 def test_interval_counts_from_start_then_last_save(root):
     """Also from one on request, at 33 s."""
-    now = [1000.0]
-    manager, run = started(root, save=SaveEvery(interval=timedelta(seconds=10)), monotonic=lambda: now[0])
+    time = Manual(1000.0)
+    manager, run = started(root, save=SaveEvery(interval=timedelta(seconds=10)), monotonic=time)
     saved = []
     for batches, elapsed in enumerate([0, 9.9, 10, 15, 19.9, 31, 33, 42.9, 43, 44], start=1):
-        now[0] = 1000.0 + elapsed
+        time.now = 1000.0 + elapsed
         train(run, batches)
         if elapsed == 33:
             manager.save(run).result()
@@ -365,16 +333,15 @@ def test_interval_counts_from_start_then_last_save(root):
     assert saved == [10, 31, 43]
 
 
-def test_busy_writer_defers_save_to_next_multiple(valve):
-    manager, run = started(valve, save=SaveEvery(micro_steps=2))
-    valve.close()
+def test_busy_writer_defers_save_to_next_multiple(stalled, stall):
+    manager, run = started(stalled, save=SaveEvery(micro_steps=2))
     train(run, 2)
     handle = manager.step(run)
     capture, run.capture = run.capture, None  # a capture would wait for the device
     assert [manager.step(run) for _ in run.train_until(5)] == [None] * 3
     assert manager.skipped_saves == 1
     run.capture = capture
-    valve.open()
+    stall.let_go()
     handle.result()
     assert saved_at(manager, run, 9) == [6, 8]
     assert manager.skipped_saves == 1
@@ -383,13 +350,13 @@ def test_busy_writer_defers_save_to_next_multiple(valve):
 
 def test_save_that_never_ends_is_told_again(root, caplog):
     """The storage hangs, such as a network file system without its server: nothing fails, and nothing is saved."""
-    now, go_on = [0.0], threading.Event()
+    time, go_on = Manual(), threading.Event()
     storage = FaultyStorage(LocalStorage(root))
-    manager, run = started(storage, save=SaveEvery(optimizer_steps=1), monotonic=lambda: now[0], events=False)
+    manager, run = started(storage, save=SaveEvery(optimizer_steps=1), monotonic=time, events=False)
     fault = storage.inject(Fault(lambda: go_on.wait(LONG.total_seconds()), operations={"write"}, key="*/manifest.json"))
     told = []
     for minute in range(100):
-        now[0] = 60.0 * minute
+        time.now = 60.0 * minute
         train(run, 4)
         manager.step(run)
         told += [minute] * caplog.text.count("training continues without new checkpoints")
@@ -470,34 +437,19 @@ def test_confirmed_commit_is_no_second_save(root):
     assert names(manager) == [name]
 
 
-def test_a_handle_of_a_save_that_ends_well(valve):
-    manager, run = started(valve)
-    valve.close()
+def test_a_handle_of_a_save_that_ends_well(stalled, stall):
+    manager, run = started(stalled)
     handle = manager.save(run)
     assert not handle.done()
     with pytest.raises(TimeoutError, match="continues in the background"):
         handle.result(MOMENT)
     with pytest.raises(TimeoutError, match=r"within 0:00:00\.01"):
         manager.wait(MOMENT)
-    valve.open()
+    stall.let_go()
     assert handle.result(LONG) == "a000001-c0000000000-m0000"
     assert handle.done()
     assert handle.exception() is None
     assert names(manager) == [handle.result()]
-
-
-def test_closed_manager_reads_training_no_more(valve):
-    """Nor does the save that did not end in time, since whoever closed it may do what they want with the weights."""
-    manager, run = started(valve)
-    train(run, 6)
-    valve.close()
-    handle = manager.save(run)
-    with pytest.raises(TimeoutError):
-        manager.close(MOMENT)
-    run.weights[:] = run.moments[:] = 7
-    valve.open()
-    handle.result(LONG)
-    assert restored_digest(valve.url) == run_at(6).digest()
 
 
 @pytest.mark.parametrize(
@@ -514,23 +466,22 @@ def test_close_waits_for_the_mirror_within_its_time(root, monkeypatch, *, on_pre
     assert waits == [most] or 0 < waits[0] <= most < math.inf
 
 
-def test_leaving_by_an_exception_hides_it_behind_nothing(valve, caplog):
+def test_leaving_by_an_exception_hides_it_behind_nothing(stalled, stall, caplog):
     """A save is under way until the manager waits for it, and fails then."""
-    manager, run = started(valve, on_save_error="raise")
+    stalled.inject(Fault("error", operations={"write"}, nth=2))
+    manager, run = started(stalled, on_save_error="raise")
     wait = manager._run.wait
-    manager._run.wait = lambda timeout: (valve.open(), wait(timeout))
-    valve.close()
-    valve.failures_to_come = 1
+    manager._run.wait = lambda timeout: (stall.let_go(), wait(timeout))
     handle = manager.save(run)
     with pytest.raises(KeyboardInterrupt, match="mine"), manager:
         raise KeyboardInterrupt("mine")
     assert handle.done()
-    assert any("disk full" in message for message in warnings_in(caplog))
+    assert any("injected failure" in message for message in warnings_in(caplog))
 
 
-def test_consecutive_failures_are_tolerated_up_to_budget(valve, caplog):
-    manager, run = started(valve)
-    valve.failures_to_come = ERROR_BUDGET
+def test_consecutive_failures_are_tolerated_up_to_budget(root, caplog):
+    storage, _ = failing(root, ERROR_BUDGET)
+    manager, run = started(storage)
     for at in range(1, ERROR_BUDGET):
         train(run, at)
         assert isinstance(manager.save(run).exception(), StorageError)
@@ -543,7 +494,7 @@ def test_consecutive_failures_are_tolerated_up_to_budget(valve, caplog):
     with pytest.raises(SaveFailedError, match=rf"\({ERROR_BUDGET} in a row\).*failure {ERROR_BUDGET}") as caught:
         manager.step(run)
     assert caught.value.__cause__ is handle.exception()
-    assert f"Repair {valve.url} and start again: no checkpoint is committed yet" in str(caught.value)
+    assert f"Repair {root} and start again: no checkpoint is committed yet" in str(caught.value)
     assert "no checkpoint is committed yet" in warnings_in(caplog)[0]
     assert names(manager) == []
 
@@ -637,10 +588,10 @@ def test_start_says_where_it_goes_on_and_which_left_no_checkpoint(root, caplog):
     ]
 
 
-def test_every_call_may_bring_the_news(valve):
-    manager, run = started(valve, on_save_error="raise")
+def test_every_call_may_bring_the_news(root):
+    storage, _ = failing(root, 4)
+    manager, run = started(storage, on_save_error="raise")
     for number, verb in enumerate(("step", "save", "wait", "close"), 1):
-        valve.failures_to_come = 1
         train(run, number)
         manager.save(run).exception()
         with pytest.raises(SaveFailedError, match=rf"in a row\).*failure {number}"):
@@ -668,27 +619,27 @@ def test_capture_error_raises_at_once_and_is_uncounted(root):
 
 
 @pytest.mark.parametrize(("failures", "on_save_error"), [(1, "raise"), (ERROR_BUDGET - 1, "warn")])
-def test_the_final_save_tries_again(valve, failures, on_save_error):
-    manager, run = started(valve, on_save_error=on_save_error)
+def test_the_final_save_tries_again(root, failures, on_save_error):
+    storage, fault = failing(root, failures)
+    manager, run = started(storage, on_save_error=on_save_error)
     train(run, 5)
-    valve.failures_to_come = failures
     name = manager.save_final(run)
     assert name.startswith("a000001-c0000000001-m0001")
-    assert valve.failed == failures
+    assert fault.fired == failures
     assert names(manager) == [name]
     manager.close()
 
 
-def test_final_save_has_tries_of_its_own(valve):
-    manager, run = started(valve)
-    valve.failures_to_come = 100
+def test_final_save_has_tries_of_its_own(root):
+    storage, fault = failing(root, 100)
+    manager, run = started(storage)
     for at in range(1, ERROR_BUDGET):
         train(run, at)
         manager.save(run).exception()
     with pytest.raises(SaveFailedError, match="There is no checkpoint at") as caught:
         manager.save_final(run)
     assert isinstance(caught.value.__cause__, StorageError)
-    assert valve.failed == ERROR_BUDGET - 1 + ERROR_BUDGET
+    assert fault.fired == ERROR_BUDGET - 1 + ERROR_BUDGET
     assert names(manager) == []
 
 

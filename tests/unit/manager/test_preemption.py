@@ -19,8 +19,8 @@ from support.clock import Manual
 from support.live import Stall
 from support.options import grouped
 from support.process import forked, python
-from support.runs.grown import run_at
-from support.runs.ranks import new_run
+from support.runs.grown import run_at, started
+from support.runs.ranks import job, new_run
 from support.thread_ranks import results_of, run_ranks
 
 import ckptkit as ck
@@ -337,13 +337,6 @@ def test_other_thread_uses_callable_without_signals(root, caplog):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def started(root, run=None, **options):
-    run = run or NumpyRun()
-    manager = ck.CheckpointManager(root, **grouped(**{"save": ck.SaveEvery(micro_steps=10**9), **options}))
-    manager.restore(run)
-    return manager, run
-
-
 def train(manager, run, after_step=lambda: None):
     with manager:
         for _ in run.train_until(WHOLE):
@@ -418,7 +411,6 @@ def test_no_save_begins_while_cycle_is_finished(root):
     manager, run = started(
         root,
         save=ck.SaveEvery(micro_steps=1),
-        keep=ck.KeepLatest(100),
         when_busy="wait",
         monotonic=Manual(),
         on_preempt="return",
@@ -451,21 +443,15 @@ def test_failed_save_hides_no_request_to_end(root):
     assert run.batches == restored_at(root) == 12
 
 
-def preempted(root, size, asks, *, until=40, faults=None, saves_at=0, **options):
+def preempted(root, size, asks, *, faults=None, saves_at=0, **options):
     """A job of threads; ``asks``: rank to the micro-step after which it alone is asked."""
 
-    def act(world):
-        storage = open_storage(root)
-        fault = (faults or {}).get(world.rank)
-        if fault is not None:
-            storage = FaultyStorage(storage, [fault])
+    def act(storage, world, until):
         run = new_run(world)
         when = lambda: run.batches >= asks.get(world.rank, 10**9)  # noqa: E731 - of this rank's own run
-        manager = ck.CheckpointManager(
-            storage, **grouped(**{"save": ck.SaveEvery(micro_steps=1000), "preempt_when": when, **options})
-        )
+        given = grouped(**{"save": ck.SaveEvery(micro_steps=1000), "preempt_when": when, **options})
         try:
-            with manager:
+            with ck.CheckpointManager(storage, **given) as manager:
                 manager.restore(run)
                 for batches in run.train_until(until):
                     if batches == saves_at:
@@ -477,7 +463,7 @@ def preempted(root, size, asks, *, until=40, faults=None, saves_at=0, **options)
             return run.batches, error
         return run.batches, manager.preempted
 
-    return results_of(run_ranks(size, act))
+    return results_of(job(root, size, 40, faults=faults, act=act))
 
 
 @pytest.mark.parametrize("rank", [0, 2])

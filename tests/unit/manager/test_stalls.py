@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from support.clock import clock_of_calls
 from support.live import LONG_SECONDS, Stall
-from support.options import grouped
 from support.process import python
-from support.runs.grown import ON_REQUEST, opened
+from support.runs.grown import ON_REQUEST, opened, started
 
 from ckptkit.checkpoint.read import load
 from ckptkit.core import waiting
@@ -22,7 +21,6 @@ from ckptkit.errors import SaveFailedError, StorageError
 from ckptkit.manager import run as live_run
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
-from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -41,9 +39,7 @@ def _small_buffers(monkeypatch):
 def begun(storage, k, at, *, size=SMALL, **options) -> tuple[CheckpointManager, NumpyRun]:
     """A manager and its run after ``at`` micro-steps, with nothing saved yet."""
     run = NumpyRun(accumulation_steps=k, size=size)
-    defaults = {"save": ON_REQUEST, "keep": KeepLatest(100), "monotonic": clock_of_calls()}
-    manager = CheckpointManager(storage, **grouped(**{**defaults, **options}))
-    manager.restore(run)
+    manager, _ = started(storage, run, monotonic=clock_of_calls(), **options)
     go_on(manager, run, at)
     return manager, run
 
