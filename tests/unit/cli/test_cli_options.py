@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.clock import Manual
 from support.heartbeats import life_of, record_of
 from typer.testing import CliRunner
 from unit.tools.interchange.test_interchange import weights
@@ -185,13 +186,6 @@ def test_messages_speak_of_options_and_not_of_arguments(tmp_path, monkeypatch):
         assert len(done.stderr.splitlines()) <= 4
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 def ended(cause_code):
     life = life_of(record_of(Phase.TRAINING, micro_step=7), returncode=cause_code)
     return LifeLog("0" * 32, pytest.fail, print).enter(life, RestartBudget(9).judge(life, diagnose(life)), 2.5)
@@ -213,9 +207,9 @@ def read(path):
 
 @pytest.mark.parametrize("name", ["run.prom", "run.json"])
 def test_ranks_and_lives_are_written(tmp_path, name):
-    clock, path = Clock(), tmp_path / name
+    clock, path = Manual(), tmp_path / name
     metrics = RunMetrics(path, monotonic=clock, say=pytest.fail)
-    ranks = [record_of(Phase.TRAINING, entered_at=90.0, rank=at, ranks=2, micro_step=40 + at) for at in (0, 1)]
+    ranks = [record_of(Phase.TRAINING, entered_at=-10.0, rank=at, ranks=2, micro_step=40 + at) for at in (0, 1)]
     metrics.update(ranks)
     lives, seconds, steps = read(path)
     assert (lives, seconds, steps) == ({}, {"training": 10.0}, {(0, "training"): 40, (1, "training"): 41})
@@ -234,18 +228,15 @@ def test_ranks_and_lives_are_written(tmp_path, name):
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
-def test_file_that_cannot_be_written_is_told_once(tmp_path):
-    said = []
-    metrics = RunMetrics(tmp_path / "missing" / "run.json", monotonic=Clock(), say=said.append)
-    metrics.end_life(ended(-9))
-    metrics.end_life(ended(-9))
-    (message,) = said
-    assert "could not write the metrics" in message
-
-
 def test_what_it_needs_is_said_before_the_first_life(tmp_path, monkeypatch):
+    """And once, that the file cannot be written."""
+    said = []
+    metrics = RunMetrics(tmp_path / "missing" / "run.json", monotonic=Manual(), say=said.append)
+    metrics.end_life(ended(-9))
+    metrics.end_life(ended(-9))
+    assert ["could not write the metrics" in message for message in said] == [True]
     with pytest.raises(WrongUsageError, match=r"\.prom \(Prometheus\) or \.json"):
-        RunMetrics(tmp_path / "run.txt", monotonic=Clock(), say=print)
+        RunMetrics(tmp_path / "run.txt", monotonic=Manual(), say=print)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(WrongUsageError, match=r"pip install 'mindspore-ckptkit\[prometheus\]'"):
-        RunMetrics(tmp_path / "run.prom", monotonic=Clock(), say=print)
+        RunMetrics(tmp_path / "run.prom", monotonic=Manual(), say=print)

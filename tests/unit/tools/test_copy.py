@@ -212,15 +212,6 @@ def test_interrupted_copy_is_no_run_and_resumes(tmp_path, source, *, side, when,
     assert len(calls) >= (5 if checkpoint else 20)
 
 
-def test_unfinished_copy_is_no_source(source, target, tmp_path):
-    with pytest.raises(Killed):
-        copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"write"})]))
-    assert list(tree(target)) == ["run.json"]
-    with pytest.raises(ResumeError, match=r"has not ended: its last file, attempts/000002\.json"):
-        copy(target, tmp_path / "further")
-    assert not (tmp_path / "further").exists()
-
-
 def test_start_or_file_made_during_copy_ends_the_copy(source, tmp_path):
     for key in ("run.json", "attempts/000001.json", "events/a000001-0001.jsonl"):
         target = tmp_path / key.partition("/")[0]
@@ -302,27 +293,23 @@ def gone_at(source: Path, name: str, operation: str, key: str, nth: int = 1) -> 
     return Fault(lambda: shutil.rmtree(source / "checkpoints" / name), operations={operation}, key=key, nth=nth)
 
 
-def test_checkpoint_pruned_during_copy_is_skipped_and_voided(source, target):
-    told = ToldWatch()
+@pytest.mark.parametrize("lost_bytes", [False, True], ids=["new", "partly there"])
+def test_checkpoint_pruned_during_copy_is_skipped_and_voided(source, target, lost_bytes):
+    """Also where a part of it lies that has lost bytes with the power: it is compared with its source."""
     prune = gone_at(source, AT_6, "read_into", f"*/{AT_6}/*", nth=3)
+    if lost_bytes:
+        part = interrupted_before(AT_6, source, target)
+        part.write_bytes(part.read_bytes()[:50])
+        prune = gone_at(source, AT_6, "read_into", f"*/{AT_6}/{WEIGHTS}")
+    told = ToldWatch()
     done = copy(FaultyStorage(LocalStorage(source), [prune]), target, watch=told)
-    assert done.pruned == [AT_6]
-    assert done.copied == committed(source) == committed(target)
-    assert [checkpoints for checkpoints, _ in told.planned] == [len(done.copied) + 1, len(done.copied)]
+    assert (prune.fired, done.pruned) == (1, [AT_6])
+    assert lost_bytes or done.copied == committed(source)
+    assert committed(source) == committed(target)
+    assert [checkpoints for checkpoints, _ in told.planned] == [len(committed(source)) + 1, len(committed(source))]
     assert [key for key in tree(target) if AT_6 in key] == [f"checkpoints/{AT_6}/COMMIT"]
     repeated = copy(source, target)
-    assert (repeated.copied, repeated.pruned, repeated.present) == ([], [], done.copied)
-
-
-def test_part_at_the_target_is_compared_with_its_source(source, target):
-    """Which may remove it then: the part has lost its bytes with the power."""
-    part = interrupted_before(AT_6, source, target)
-    part.write_bytes(part.read_bytes()[:50])
-    prune = gone_at(source, AT_6, "read_into", f"*/{AT_6}/{WEIGHTS}")
-    done = copy(FaultyStorage(LocalStorage(source), [prune]), target)
-    assert prune.fired == 1
-    assert done.pruned == [AT_6]
-    assert [key for key in tree(target) if AT_6 in key] == [f"checkpoints/{AT_6}/COMMIT"]
+    assert (repeated.copied, repeated.pruned, repeated.present) == ([], [], committed(source))
     assert Life(target).restore().checkpoint == AT_10
 
 
@@ -437,10 +424,13 @@ def test_document_lost_during_copy_was_kept(source, tmp_path):
         assert Life(to).restore().checkpoint == AT_10
 
 
-def test_copy_that_cannot_end_is_no_success(source, target, tmp_path):
-    """The document that is to end it was lost at the source after the copy had begun."""
+def test_copy_that_cannot_end_is_no_success_nor_source(source, target, tmp_path):
+    """The document that is to end it was lost at the source after the copy had begun; till then it is no source."""
     with pytest.raises(Killed):
         copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{AT_8}/*")]))
+    with pytest.raises(ResumeError, match=r"has not ended: its last file, attempts/000002\.json"):
+        copy(target, tmp_path / "further")
+    assert not (tmp_path / "further").exists()
     path = source / "attempts/000002.json"
     document, before = path.read_bytes(), tree(target)
     path.unlink()
@@ -460,7 +450,12 @@ def test_source_without_anything_whole_writes_nothing(source, target, tmp_path):
     shutil.copytree(source, tmp_path / "emptied")
     with pytest.raises(CheckpointNotFoundError, match=f"no committed checkpoint at {tmp_path}/emptied"):
         copy(FaultyStorage(LocalStorage(tmp_path / "emptied"), [empty]), target)
+    copy(source, tmp_path / "whole")
+    whole = tree(tmp_path / "whole")
     (source / "attempts/000002.json").write_bytes(b"{}")
+    with pytest.raises(ResumeError, match=rf"^attempts/000002\.json cannot be read at {source}, (?!.*remove)"):
+        copy(source, tmp_path / "whole")  # which has the only whole one
+    assert tree(tmp_path / "whole") == whole
     assert set(copy(source, tmp_path / "partly").corrupt) == {AT_8, AT_10}
     assert Life(tmp_path / "partly").restore().checkpoint == AT_6
     for name in committed(source):
@@ -471,18 +466,6 @@ def test_source_without_anything_whole_writes_nothing(source, target, tmp_path):
     with pytest.raises(CorruptCheckpointError, match=r"no file below attempts/ at .* can be read"):
         copy(source, target)
     assert not target.exists()
-
-
-def test_document_damaged_at_source_is_named_there(source, target):
-    """The copy has the only whole one: its removal must not be the advice."""
-    copy(source, target)
-    (source / "attempts/000001.json").write_bytes(b"{}")
-    before = tree(target)
-    with pytest.raises(ResumeError) as caught:
-        copy(source, target)
-    assert str(caught.value).startswith(f"attempts/000001.json cannot be read at {source}, ")
-    assert "remove" not in str(caught.value)
-    assert tree(target) == before
 
 
 def test_source_that_always_prunes_first_is_an_error(source, target):

@@ -82,13 +82,14 @@ def test_nothing_comes_after_a_later_start(tmp_path):
     assert tree(tmp_path) == before
 
 
-def test_failing_mirror_holds_back_no_other(tmp_path):
+def test_failing_mirror_holds_back_no_other_and_is_completed(tmp_path):
     trained(tmp_path, 2, 5, away=["near", "far"])
-    near = FaultyStorage(LocalStorage(tmp_path / "near"))
-    near.inject(Fault("error", times=None))
+    near = FaultyStorage(LocalStorage(tmp_path / "near"), [Fault("error", operations={"write"}, nth=2)])
     said = upload(tmp_path / "root", near, *storages(tmp_path, "far"))
     assert ["could not be uploaded" in said[1], "is uploaded to" in said[2]] == [True, True]
-    assert committed(tmp_path / "far") == [name_at(1, 5)]
+    assert (committed(tmp_path / "near"), committed(tmp_path / "far")) == ([], [name_at(1, 5)])
+    assert "is uploaded to" in upload(tmp_path / "root", *storages(tmp_path, "near"))[-1]
+    assert digest_of(tmp_path / "near", name_at(1, 5)) == digest_at(5)
 
 
 HOLDER = """
@@ -154,12 +155,3 @@ def test_start_waits_for_an_upload_that_has_begun(tmp_path):
     manager.wait()
     assert committed(tmp_path / "far") == [name_at(1, 5)]
     manager.close()
-
-
-def test_half_uploaded_checkpoint_is_completed(tmp_path):
-    trained(tmp_path, 2, 5, mirrors=("far",), away=["far"])
-    far = FaultyStorage(LocalStorage(tmp_path / "far"), [Fault("error", operations={"write"}, nth=2)])
-    assert "could not be uploaded" in upload(tmp_path / "root", far)[-1]
-    assert committed(tmp_path / "far") == []
-    assert "is uploaded to" in upload(tmp_path / "root", *storages(tmp_path, "far"))[-1]
-    assert digest_of(tmp_path / "far", name_at(1, 5)) == digest_at(5)

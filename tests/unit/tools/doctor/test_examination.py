@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.clock import Manual
 from support.doctor_lives import life, progress, stepped
 
 from ckptkit.tools.doctor import examination
@@ -257,11 +258,7 @@ def test_short_time_leaves_out_kills_and_micro_steps(monkeypatch):
     script.cost = (3.0, 0.1)
     report = script.examined(steps=24, kills=3, **within(60))
     assert (report.steps, len(report.lives)) == (24, 6), "there is enough time for all"
-
-
-def test_slower_lives_than_expected_leave_out_later_kills(monkeypatch):
-    """The last life is never left out: something has to be resumed."""
-    script = slowed(monkeypatch, 40.0, 3)
+    script = slowed(monkeypatch, 40.0, 3)  # the last life is never left out: something has to be resumed
     report = script.examined(steps=24, kills=3, **within(60))
     assert report.difference is None
     assert [plan.kill is not None for plan in script.plans] == [False, False, True, False]
@@ -292,15 +289,8 @@ def test_life_that_outlasts_the_time_ends_the_examination(monkeypatch, tmp_path)
         script.examined(time_limit=timedelta(seconds=1), **within(60))
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def budget(seconds: float | None) -> tuple[TimeBudget, Clock]:
-    clock = Clock()
+def budget(seconds: float | None) -> tuple[TimeBudget, Manual]:
+    clock = Manual()
     return TimeBudget(None if seconds is None else timedelta(seconds=seconds), clock), clock
 
 
@@ -331,10 +321,7 @@ def test_kills_come_before_micro_steps():
         limited, clock = budget(seconds + 3)
         clock.now += 3
         assert limited.fit(LifeCost(3, 1), 24, 3) == expected, seconds
-
-
-def test_own_saves_take_two_more_lives():
-    cost = LifeCost(3, 1)
+    cost = LifeCost(3, 1)  # and with the script's own saves, two lives more
     assert cost.of_rest(2, 1, own_saves=True) - cost.of_rest(2, 1) == cost.of_chain(2, 1) == 10
     limited, _ = budget(29.9)
     assert limited.fit(cost, 24, 1) == Fitting(6, 1)

@@ -66,6 +66,10 @@ def test_story_without_events_uses_documents_and_manifests(root):
     verdict = judge(story)
     assert verdict.health == "attention"
     assert any("Attempts 1, 2, 3, 4 recorded nothing" in note for note in verdict.attention)
+    folder = root / "checkpoints/a000004-c0000000640-m0000"  # it is listed, and then it is gone
+    gone = Fault(lambda: shutil.rmtree(folder), operations={"read"}, key=f"*/{folder.name}/manifest.json", nth=2)
+    assert read_story(FaultyStorage(LocalStorage(root), [gone]), NOW).problems == []
+    assert gone.fired == 1
     (root / "attempts/000001.json").write_text("{}")
     assert story_of(root).attempts[0].from_step is None
 
@@ -158,6 +162,8 @@ def test_verdict_names_what_needs_somebody():
 
 
 def test_run_that_tells_little_is_told(tmp_path):
+    assert time_of("2026-01-01T05:00:00+03:00").hour == 2
+    assert time_of("yesterday") is time_of("0001-01-01T00:00:00+23:59") is None
     with pytest.raises(CheckpointNotFoundError, match="nowhere does not exist, so there is no run"):
         story_of(tmp_path / "nowhere")
     life = Life(LocalStorage(tmp_path / "new"), Clock(), "node")
@@ -243,17 +249,3 @@ def test_checkpoint_that_was_passed_over_is_a_problem(tmp_path):
     (problem,) = story_of(tmp_path).problems
     assert problem.key == AT_6
     assert "manifest.json" in problem.reason
-
-
-def test_times_are_read_as_utc():
-    assert time_of("2026-01-01T05:00:00+03:00").hour == 2
-    assert time_of("yesterday") is time_of("0001-01-01T00:00:00+23:59") is None
-
-
-def test_checkpoint_removed_meanwhile_is_no_problem(root):
-    """It has been listed, no event tells of it, and then its manifest is gone."""
-    shutil.rmtree(root / "events")
-    folder = root / "checkpoints/a000004-c0000000640-m0000"
-    gone = Fault(lambda: shutil.rmtree(folder), operations={"read"}, key=f"*/{folder.name}/manifest.json", nth=2)
-    assert read_story(FaultyStorage(LocalStorage(root), [gone]), NOW).problems == []
-    assert gone.fired == 1

@@ -107,22 +107,17 @@ def test_training_that_ended_before_the_last_one_is_left_out():
     assert (found.cause, found.where) == ("exception", "before the end of micro-step 8 (batch 7 of the run)")
 
 
-def test_rank_whose_error_others_repeat_is_named():
+def test_rank_that_ended_the_life_is_named():
+    """By its own error, where others repeat that; by its stacks, where it crashed; or since it was stopped."""
     ranks = (
         rank(0, error="ResumeError", message="rank 1: bad label", how="failed"),
         rank(1, error="ValueError", message="bad label", how="failed", failed_in=Phase.TRAINING),
     )
     found = diagnose(life_of(*ranks, returncode=1, deaths={100: 0.0, 101: 1.0}))
     assert (found.cause, found.rank, found.what) == ("exception", 1, "ValueError: bad label")
-
-
-def test_crash_of_a_rank_is_known_by_its_stacks():
     life = life_of(rank(0, how="failed", error="E", message="x"), rank(1), returncode=1, deaths={101: 0.0, 100: 1.0})
     life.stacks = [Stack(1, 101, ["Fatal Python error: Segmentation fault", "", "Thread 0x1"])]
     assert (diagnose(life).cause, diagnose(life).signal) == ("crash", "SIGSEGV")
-
-
-def test_hang_names_the_rank_that_is_stopped():
     life = life_of(rank(0), rank(1), returncode=-9)
     life.hang = Hang(life.records[1], 61.0, is_stopped=True)
     found = diagnose(life)
@@ -262,6 +257,9 @@ def test_training_without_a_step_hangs_after_the_limit():
     slow = record_of(stepped_at=0.0, slowest=5.0)  # slow steps are given twenty of them
     assert hang_of(watch(), [slow], 90.0) is None
     assert hang_of(watch(), [slow], 101.0) is not None
+    watching = watch()
+    assert watching.check([record_of(stepped_at=0.0)], 100.0) is None, "one look is not enough"
+    assert watching.check([record_of(stepped_at=89.0)], 100.5) is None, "a sign between two looks"
 
 
 def test_time_in_which_the_supervisor_did_not_run_is_no_hang():
@@ -272,12 +270,6 @@ def test_time_in_which_the_supervisor_did_not_run_is_no_hang():
     assert hang_of(watching, [record], 311.0).seconds == pytest.approx(11.5)
 
 
-def test_sign_between_two_looks_clears_the_suspicion():
-    watching = watch()
-    assert watching.check([record_of(stepped_at=0.0)], 100.0) is None, "one look is not enough"
-    assert watching.check([record_of(stepped_at=89.0)], 100.5) is None
-
-
 def test_other_phases_have_their_own_limits():
     for phase, limit in ((Phase.EVALUATING, 100), (Phase.FIRST_STEP, 3600), (Phase.REPLAYING, 3600)):
         record = record_of(phase, entered_at=0.0)
@@ -285,11 +277,8 @@ def test_other_phases_have_their_own_limits():
         assert hang_of(watch(), [record], limit + 1) is not None, phase
     replayed = record_of(Phase.REPLAYING, entered_at=0.0, sign_at=5000.0)  # a batch of it is a sign
     assert hang_of(watch(), [replayed], 6000.0) is None
-
-
-def test_stopped_process_hangs_in_any_phase():
     hang = hang_of(watch({100: "T"}), [record_of(Phase.FIRST_STEP, entered_at=0.0)], 11.0)
-    assert hang.is_stopped
+    assert hang.is_stopped, "a stopped process hangs in any phase"
     assert hang_of(watch({100: None}), [record_of(stepped_at=0.0)], 60.0) is None, "one that has ended does not count"
 
 

@@ -131,19 +131,16 @@ def told(life: SupervisedLife) -> dict[str, float]:
     return {name: seconds for name, seconds in phases.items() if seconds}
 
 
-def test_nothing_is_trained_after_death():
+def test_nothing_is_trained_after_death_of_any_rank():
     assert told(life_of(returncode=1)) == {"starting": 100.0}
     assert told(life_of(trained(), deaths={100: 60.0})) == {
         **{"starting": 4.0, "restoring": 6.0, "training": 50.0, "dead": 40.0}
     }
     finished = trained(phase=Phase.ENDED, how="finished")
     assert told(life_of(finished, deaths={100: 60.0}))["ended"] == 50.0 + 40.0, "the rest of the script"
-
-
-def test_waiting_for_a_dead_rank_is_not_training():
     others = {"ranks": 2, "stepped_at": 70.0}
     waiting, dead = trained(100, rank=0, **others), trained(101, rank=1, **others)
-    assert told(life_of(waiting, dead, deaths={101: 71.0}))["dead"] == 29.0
+    assert told(life_of(waiting, dead, deaths={101: 71.0}))["dead"] == 29.0, "it waited for the dead rank"
     waiting.stepped_at = 80.0  # it got on without the other one
     assert "dead" not in told(life_of(waiting, dead, deaths={101: 71.0}))
 
@@ -154,23 +151,19 @@ def hung(record: Record, *, phase: Phase = Phase.TRAINING, until: float = 60.0) 
     return life_of(record, hang=hang, hang_phases={record.pid: phase}, hang_from=30.0, hang_until=until)
 
 
-def test_hang_that_ends_when_it_is_asked_to_is_no_training():
-    """A stopped process takes a step, saves and ends once it may go on."""
-    record = trained(phase=Phase.ENDED, how="preempted", stepped_at=61.0)
-    record.spent[Phase.TRAINING] = 61.0 - 10.0
-    record.offsets[Phase.ENDED] = -61.0
-    found = told(hung(record))
-    assert (found["hung"], found["training"], found["ended"]) == (30.0, 21.0, 39.0)
-
-
 def test_hang_belongs_to_what_the_process_did_then():
-    """It hung in a save; the training before it stays training."""
+    """It hung in a save; or it took a step, saved and ended once it might go on. The training before it stays that."""
     assert told(hung(trained(stepped_at=30.0)))["hung"] == 70.0
     record = trained(phase=Phase.SAVING, entered_at=30.0)
     record.spent[Phase.TRAINING] = 20.0
     assert told(hung(record, phase=Phase.SAVING)) == {
         **{"starting": 4.0, "restoring": 6.0, "training": 20.0, "hung": 70.0}
     }
+    record = trained(phase=Phase.ENDED, how="preempted", stepped_at=61.0)
+    record.spent[Phase.TRAINING] = 61.0 - 10.0
+    record.offsets[Phase.ENDED] = -61.0
+    found = told(hung(record))
+    assert (found["hung"], found["training"], found["ended"]) == (30.0, 21.0, 39.0)
 
 
 def test_second_process_of_a_command_has_its_own_seconds():

@@ -81,26 +81,21 @@ def trained(root: Path, run: NumpyRun, steps: int, **options) -> CheckpointManag
 
 def test_only_planned_saves_happen_in_scratch_folder(tmp_path, root, trace):
     before = signal.getsignal(signal.SIGTERM)
-    manager = trained(root, Seen(), 5, save=SaveEvery(micro_steps=1))
+    manager = trained(root, Seen(), 5, save=SaveEvery(micro_steps=1), mirror=tmp_path / "mirror")
     assert signal.getsignal(signal.SIGTERM) == before
     assert not root.exists()
+    assert not (tmp_path / "mirror").exists()
+    assert not scratch_run(tmp_path / "scratch", str(tmp_path / "mirror")).exists()
     assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 4]
     begun, *events = trace()
     assert begun.digests.keys() == events[0].digests.keys()
+    assert begun.mirrors == ()
     assert begun == Begun(url=str(root), step=0, checkpoint=None, digests=begun.digests, environment={"mode": "none"})
     assert [(type(event), event.step) for event in events] == [
         *[(Stepped, 1), (Stepped, 2), (SavedEvent, 2), (Stepped, 3), (Stepped, 4), (SavedEvent, 4), (Stepped, 5)]
     ]
     assert manager.url.startswith(str(tmp_path / "scratch"))
     assert list((tmp_path / "scratch").rglob("events")) == []
-
-
-def test_restore_that_is_refused_is_told(tmp_path, root, trace):
-    trained(root, Seen(), 5).close()
-    with pytest.raises(StateMismatchError, match="K = 4"):
-        trained(root, Seen(accumulation_steps=3), 1)
-    assert "K = 4" in trace()[-1].why
-    assert isinstance(trace()[-1], Unrestored)
 
 
 def test_life_ends_at_its_stop_or_once_it_has_shown_enough(tmp_path, root, follow, monkeypatch):
@@ -178,13 +173,6 @@ def test_process_dies_once_its_own_save_is_at_a_mirror(own, tmp_path, monkeypatc
         assert [info.progress.batches_delivered for info in copies] == [3]
 
 
-def test_mirrors_are_left_out_where_the_doctor_decides_when_to_save(tmp_path, root, trace):
-    trained(root, Seen(), 3, mirror=tmp_path / "mirror").close()
-    assert trace()[0].mirrors == ()
-    assert not (tmp_path / "mirror").exists()
-    assert not scratch_run(tmp_path / "scratch", str(tmp_path / "mirror")).exists()
-
-
 def test_second_training_of_root_continues_the_first(root, trace):
     trained(root, Seen(), 3).close()
     resumed = Seen()
@@ -224,7 +212,7 @@ def test_changes_by_save_are_noted_with_their_objects(root, trace):
     assert (saved.step, saved.moved, saved.by) == (4, ("rng/numpy",), ("it",))
 
 
-def test_state_that_cannot_be_followed_is_refused(root, trace):
+def test_state_that_cannot_be_followed_or_restored_is_told(root, trace):
     with pytest.raises(ResumeError, match=r"NumpyRun.*observer"):
         CheckpointManager(root).restore(NumpyRun())
     assert isinstance(trace()[-1], Refused)
@@ -233,6 +221,11 @@ def test_state_that_cannot_be_followed_is_refused(root, trace):
     with pytest.raises(ResumeError, match="count_delivered"):
         manager.step(run)
     assert isinstance(trace()[-1], Refused)
+    trained(root, Seen(), 5).close()
+    with pytest.raises(StateMismatchError, match="K = 4"):
+        trained(root, Seen(accumulation_steps=3), 1)
+    assert "K = 4" in trace()[-1].why
+    assert isinstance(trace()[-1], Unrestored)
 
 
 def test_own_saves_of_script_count_micro_steps_once(root, trace):
