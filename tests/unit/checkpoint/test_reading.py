@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.corrupt import corrupt
 from support.runs.grown import WatchedRun, grow, opened, run_at
+from support.told_watch import ToldWatch
 from support.wire import Wire
 
 from ckptkit.checkpoint import read, shard_bytes
@@ -41,12 +42,6 @@ def newest(template, root):
     return template[1][-1]
 
 
-class Quiet:
-    def plan(self, *args): ...
-    def advance(self, *args): ...
-    def end(self, *args): ...
-
-
 @pytest.mark.parametrize("reads", ["files", "lanes", "fetched"])
 def test_one_wrong_answer_costs_a_start_nothing(template, tmp_path, reads, monkeypatch, caplog):
     monkeypatch.setattr(read, "_LANES_FROM_BYTES", 0 if reads == "lanes" else 1 << 40)
@@ -68,7 +63,7 @@ def test_one_wrong_answer_costs_a_start_nothing(template, tmp_path, reads, monke
 
 def copied(wire, root):
     copy = Path(tempfile.mkdtemp(dir=root.parent)) / "copy"
-    done = copy_run(wire, LocalStorage(copy), CopyRequest(None, lambda: NOW, lambda: "1" * 32), Quiet())
+    done = copy_run(wire, LocalStorage(copy), CopyRequest(None, lambda: NOW, lambda: "1" * 32), ToldWatch())
     files = [path.relative_to(copy) for path in copy.rglob("*") if path.is_file()]
     same = [one for one in files if not {"run.json", ".reserve"} & {*one.parts}]
     return done.corrupt == {} and same and all((copy / one).read_bytes() == (root / one).read_bytes() for one in same)
@@ -76,7 +71,7 @@ def copied(wire, root):
 
 READERS = {
     "verify": lambda wire, newest, root: verify(wire, opened(wire, newest)) is None,
-    "audit": lambda wire, newest, root: audit(wire, Quiet()).is_fine,
+    "audit": lambda wire, newest, root: audit(wire, ToldWatch()).is_fine,
     "copy": lambda wire, newest, root: copied(wire, root),
     "ls": lambda wire, newest, root: not any(row.problem for row in list_rows(wire, None).shown),
     "events": lambda wire, newest, root: read_events(wire, Documents(wire)).problems == {},
@@ -96,15 +91,12 @@ def test_one_wrong_answer_is_no_finding(newest, root, reader):
 
 @pytest.mark.parametrize("key", ["*/weights-000.safetensors", "*/manifest.json"])
 def test_what_is_corrupt_is_read_twice_at_most(newest, root, key):
+    wire = Wire(LocalStorage(root), "*/weights-000.safetensors", "cut")  # to a peek
+    assert load(wire, opened(wire, newest)).peek("weights").tobytes() == run_at(6).weights.tobytes()
+    assert wire.fired == 1
     (path,) = (root / "checkpoints" / newest).rglob(key.rpartition("/")[2])
     corrupt(path)
     wire = Wire(LocalStorage(root), "", "flip")
     with pytest.raises(CorruptCheckpointError):
         verify(wire, opened(wire, newest))
     assert sum(call.keys == (str(path.relative_to(root)),) for call in wire.calls) == 2
-
-
-def test_cut_answer_to_a_peek_is_read_once_more(newest, root):
-    wire = Wire(LocalStorage(root), "*/weights-000.safetensors", "cut")
-    assert load(wire, opened(wire, newest)).peek("weights").tobytes() == run_at(6).weights.tobytes()
-    assert wire.fired == 1

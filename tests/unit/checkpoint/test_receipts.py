@@ -148,15 +148,12 @@ def test_part_that_lies_elsewhere_fails_the_save():
                 Receipts(storage, 3, Patience(PATIENCE)).collect(NAME, own, lambda: None)
 
 
-def test_certificate_of_a_removed_checkpoint_leaves_nothing():
+def test_certificates_are_told_from_receipts_and_foreign_files():
+    """That of a checkpoint that was removed leaves nothing."""
     storage = DictStorage()
     with pytest.raises(CheckpointNotFoundError, match="is not certified"):
         post_certificate(storage, NAME, CheckpointName(1, 3, 0))
     assert storage.files == {}
-
-
-def test_certificates_are_told_from_receipts_and_foreign_files():
-    storage = DictStorage()
     arrive(storage, 1)
     assert not is_certified(storage, NAME)
     others = ["receipts/certified-from-", "receipts/certified-from-a1", "certified-from-a000001-c0000000003-m0000"]

@@ -79,13 +79,10 @@ def progress(k, cycles, micro_step=0, *, epoch=0, batch=None):
     )
 
 
-def test_fold_converts_every_micro_batch_count():
+def test_folding_back_is_identity_and_shares_keep_sums():
     folded = fold_progress(progress(4, cycles=3, micro_step=2, epoch=1, batch=6), 4, 2)
     expected = {"epoch": 1, "batch": 12, "cycles": 3, "updates": 3, "micro_step": 4, "accumulation_steps": 8}
     assert folded == Progress(**expected, batches_delivered=28, cycle_first_batch=24)
-
-
-def test_folding_back_is_identity_and_shares_keep_sums():
     for ranks, onto in itertools.product(range(1, 10), repeat=2):
         unit = onto // math.gcd(ranks, onto)
         before = progress(3 * unit, 2, 2 * unit)
@@ -97,9 +94,6 @@ def test_folding_back_is_identity_and_shares_keep_sums():
             for old, share in shares(ranks, onto, rank):
                 taken[old] += share
         assert taken == [1] * ranks
-
-
-def test_shares():
     third = Fraction(1, 3)
     assert [shares(1, 2, rank) for rank in (0, 1)] == [[(0, Fraction(1, 2))]] * 2
     assert [shares(4, 2, rank) for rank in (0, 1)] == [[(0, 1), (1, 1)], [(2, 1), (3, 1)]]

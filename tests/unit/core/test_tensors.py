@@ -125,7 +125,7 @@ def planned(leaves: list[Leaf], *shard_bytes: int):
 
 @pytest.mark.parametrize("shard_bytes", [1, 40, 100, 300, 1 << 20])
 def test_every_shard_is_valid_file_with_alignment(shard_bytes):
-    """Shards are split between leaves, and only when full."""
+    """Shards are split between leaves, and only when full; roles and frozen leaves never share one."""
     shapes = [
         ("F32", (4,)),
         ("F32", (100,)),
@@ -156,19 +156,13 @@ def test_every_shard_is_valid_file_with_alignment(shard_bytes):
     assert all(part and (len(part) == 1 or sum(part) <= shard_bytes) for part in sizes)
     firsts = [min(shard.leaves, key=lambda leaf: int(leaf.name[1:])) for shard in shards]
     assert all(sum(part) + first.size_bytes > shard_bytes for part, first in zip(sizes, firsts[1:], strict=False))
-
-
-def test_roles_and_frozen_leaves_never_share_a_file():
-    leaves = [
-        leaf_of(f"{role}-{lifetime}", np.ones(2, np.float32), role=role, lifetime=lifetime)
-        for role in reversed(ROLES)
-        for lifetime in ("frozen", "cycle", "micro")
-    ]
-    assert [(shard.role, shard.frozen, sorted(leaf.name for leaf in shard.leaves)) for shard in planned(leaves)] == [
-        (role, frozen, [f"{role}-frozen"] if frozen else [f"{role}-cycle", f"{role}-micro"])
-        for role in ROLES
-        for frozen in (True, False)
-    ]
+    lifetimes = ("frozen", "cycle", "micro")
+    mixed = [leaf_of(f"{role}-{of}", np.ones(2), role=role, lifetime=of) for role in ROLES[::-1] for of in lifetimes]
+    for shard in planned(mixed, shard_bytes):
+        assert {name.partition("-")[0] for name in (leaf.name for leaf in shard.leaves)} == {shard.role}
+        assert {leaf.lifetime == "frozen" for leaf in shard.leaves} == {shard.frozen}
+    places = [(shard.role, shard.frozen) for shard in planned(mixed)]
+    assert places == [(role, frozen) for role in ROLES for frozen in (True, False)]
 
 
 def test_duplicate_and_reserved_names_are_refused():

@@ -65,14 +65,10 @@ def test_no_ctrl_c_keeps_others_waiting(action):
         assert latch.wait(0.0)
 
 
-def test_latch_that_stays_closed_waits_as_long_as_asked():
-    latch = Latch()
-    assert [latch.wait(0.001), latch.wait(0.0), latch.wait(-1.0), latch.is_open] == [False] * 4
-
-
 def test_latch_survives_two_threads_that_open_at_once():
     """The second one releases the lock that the first, or a waiter, has just taken."""
     latch = Latch()
+    assert [latch.wait(0.001), latch.wait(0.0), latch.wait(-1.0), latch.is_open] == [False] * 4
     latch._closed = SimpleNamespace(
         acquire=lambda timeout: setattr(latch, "_is_open", True) or True, release=threading.Lock().release
     )

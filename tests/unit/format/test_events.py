@@ -78,7 +78,7 @@ def test_invalid_event_is_refused_despite_right_digests():
     assert unrefused(CorruptCheckpointError, lambda data: decode_segment(data, KEY), rows, most=700) == {}
 
 
-def test_segment_is_limited_in_lines_and_bytes():
+def test_segment_is_limited_in_lines_bytes_and_names():
     data, count = encode_segment(1, TOKEN, 1, [EVENTS[0]] * (MAX_EVENTS + 7))
     assert count == MAX_EVENTS
     for letters in (30, 31, 32, 500):  # the header would find no room behind short ones
@@ -88,6 +88,10 @@ def test_segment_is_limited_in_lines_and_bytes():
         assert len(decode_segment(data, KEY).events) == count < MAX_EVENTS
     with pytest.raises(CorruptCheckpointError, match="longer than"):
         decode_segment(data + b" " * MAX_SEGMENT_BYTES, KEY)
+    (point,) = values_of((1, {f"{number}{'x' * 300}": 1.0 for number in range(100)}, {}))
+    assert (len(point.values), max(map(len, point.values))) == (MAX_CURVES, 128)
+    data, count = encode_segment(1, TOKEN, 1, [point])
+    assert (count, list(decode_segment(data, KEY).events)) == (1, [point])
 
 
 def test_a_message_becomes_one_plain_line():
@@ -140,11 +144,3 @@ def test_values_that_are_not_finite_are_counted(monkeypatch):
     first, rest = values_of(*((n, {"loss": value}, {}) for n, value in enumerate((1.0, 1e308, math.nan, 1e308), 1)))
     assert first.values["loss"] == Spread(mean=1.0, low=1.0, high=1.0, not_finite=0)
     assert (rest.cycles, rest.values["loss"]) == (3, Spread(mean=None, low=None, high=None, not_finite=3))
-
-
-def test_names_are_bounded_in_number_and_length():
-    (point,) = values_of((1, {f"{number}{'x' * 300}": 1.0 for number in range(100)}, {}))
-    assert len(point.values) == MAX_CURVES
-    assert max(map(len, point.values)) == 128
-    data, count = encode_segment(1, TOKEN, 1, [point])
-    assert (count, list(decode_segment(data, KEY).events)) == (1, [point])

@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 from support.runs.forge import KINDS, forge, key_of, sealed
 from support.runs.grown import WatchedRun, grow, opened
+from support.told_watch import ToldWatch
 
 from ckptkit.checkpoint.read import load, verify
 from ckptkit.errors import CkptKitError, CorruptCheckpointError, FormatVersionError, StaleAttemptError
@@ -286,12 +287,6 @@ def attack(root, run=None):
     return error
 
 
-class Nobody:
-    def plan(self, *_): ...
-    def advance(self, *_): ...
-    def end(self, *_): ...
-
-
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_hostile_document_is_refused_by_name(target, kind):
     root, name = target
@@ -304,7 +299,7 @@ def test_a_hostile_document_is_refused_by_name(target, kind):
         error = attack(root)
         if not isinstance(error, CorruptCheckpointError) or not any(key in str(error) for key in named):
             wrong[case] = error
-        seen = audit(LocalStorage(root), Nobody())
+        seen = audit(LocalStorage(root), ToldWatch())
         if seen.is_fine or not seen.start.problem or seen.checkpoints[0].outcome != "corrupt":
             wrong[f"{case}, verified"] = seen
         for path, data in sound.items():

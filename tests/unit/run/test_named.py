@@ -93,13 +93,11 @@ def test_later_try_of_a_point_is_taken(storage):
     assert str(named(Index(storage), names[0])) == names[0]
 
 
-def test_best_without_a_metric_says_what_to_write(storage):
+def test_keep_best_of_the_script_ranks(storage):
+    """Without one, or with two, the error says what to write."""
     for text in ("best", "best:loss", "best:accuracy:max", "best:loss:lowest", "best::max"):
         with pytest.raises(CheckpointNotFoundError, match=r"best:METRIC:max or best:METRIC:min.*has saved: loss\. "):
             named(Index(storage), text)
-
-
-def test_keep_best_of_the_script_ranks(storage):
     ranked = KEEP | KeepBest(2, "loss", "max") | KeepEvery(4)
     assert attempt(storage, "best", keep=ranked) == CALLED["best:loss:max"]
     with pytest.raises(CheckpointNotFoundError, match="best:METRIC"):
@@ -124,18 +122,13 @@ def test_same_call_after_a_death_goes_on(storage, text, is_removed):
 @pytest.mark.parametrize("text", ["2", "a000001-c0000000002-m0000", "best:loss:min"])
 def test_unreadable_attempt_leaves_it_open_whether_the_run_went_on(storage, text):
     attempt(storage, text, {10: None, 16: None})
+    assert attempt(DictStorage({**storage.files}), text, rewind=True) == CALLED["2"], "it goes back in any case"
     attempt(storage, "latest", {17: None})
     storage.files["attempts/000002.json"] = b"{}"
     with pytest.raises(
         CorruptCheckpointError, match="unknown whether the run already continued from a000001-c0000000002"
     ):
         attempt(storage, text)
-
-
-def test_rewind_goes_back_in_any_case(storage):
-    attempt(storage, "2", {10: None, 12: {"loss": 0.01}, 16: None})
-    assert attempt(storage, "2", rewind=True) == CALLED["2"]
-    assert attempt(storage, "best:loss:min", rewind=True) == "a000002-c0000000003-m0000"
 
 
 def test_step_and_best_mean_their_own_after_another_was_named(storage):

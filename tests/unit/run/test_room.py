@@ -25,11 +25,6 @@ PLENTY = 1 << 30
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "run"
-
-
-@pytest.fixture
 def room(root: Path, monkeypatch: pytest.MonkeyPatch) -> CountedRoom:
     counted = CountedRoom(root, PLENTY)
     install(monkeypatch, lambda: counted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from support.clock import Manual
 from support.live import Live, cuts, opened
 from unit.snapshot import live_copies
 from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_returned, go_on
@@ -144,13 +145,6 @@ def test_buffer_of_a_copy_under_way_is_given_to_no_later_save(monkeypatch, where
 # How much is copied ahead, and into what
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def ended(live, window, _, writer):
     go_on(live, window)
     writer.check()
@@ -187,7 +181,7 @@ def test_pace_of_the_windows_before_decides():
     for ahead._micro_steps, expected in [(1, CYCLE_BYTES - 80), (3, CYCLE_BYTES - 240), (1000, 0)]:
         ahead.expect(100.0)
         assert ahead.lacking_bytes == expected
-    clock = Clock()
+    clock = Manual()
     area = StagingArea(PLENTY, clock)
     slow(area, clock)
     lacking_bytes = CYCLE_BYTES - CYCLE_BYTES // 16  # nothing was read in time
@@ -216,7 +210,7 @@ def test_pace_of_the_windows_before_decides():
 
 
 def test_memory_of_a_slow_hour_goes_back():
-    clock = Clock()
+    clock = Manual()
     area = StagingArea(None, clock, free_bytes=lambda: 1 << 30)
     usual, parts = slow(area, clock), begun(area)
     parts[1].ahead.copy()
@@ -240,7 +234,7 @@ def test_memory_of_a_slow_hour_goes_back():
     ],
 )
 def test_memory_beyond_a_quarter_is_taken_where_it_is_free(given, free, ranks, more):
-    clock = Clock()
+    clock = Manual()
     area = StagingArea(given, clock, free_bytes=lambda: free)
     slow(area, clock)
     usual_bytes = max(area._pool.made_bytes, area._pool.limit_bytes)

@@ -227,17 +227,14 @@ def test_failures_leave_no_descriptor_open(local, monkeypatch):
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.ENOTDIR])
 def test_unlistable_folder_is_an_error_not_empty(local, monkeypatch, number):
     local.create("a/1", b"1")
-    monkeypatch.setattr(os, "scandir", failing(number))
-    for call in (lambda: local.list("a"), lambda: local.clear_unfinished("a/", lambda key: True)):
-        with pytest.raises(StorageError, match=r"could not list .*/a: ") as raised:
-            call()
-        assert raised.value.__cause__.errno == number
-
-
-def test_file_and_folder_in_each_others_place_are_errors(local):
-    local.create("a", b"1")
-    local.create("b/1", b"1")
-    for call in (lambda: local.list("a"), lambda: local.create("a/1", b"1"), lambda: local.delete(["b"])):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", failing(number))
+        for call in (lambda: local.list("a"), lambda: local.clear_unfinished("a/", lambda key: True)):
+            with pytest.raises(StorageError, match=r"could not list .*/a: ") as raised:
+                call()
+            assert raised.value.__cause__.errno == number
+    local.create("b", b"1")  # a file and a folder in each other's place
+    for call in (lambda: local.list("b"), lambda: local.create("b/1", b"1"), lambda: local.delete(["a"])):
         with pytest.raises(StorageError):
             call()
 

@@ -165,13 +165,18 @@ def test_unfinished_uploads_of_all_pages_are_aborted(storage):
         assert server.requests <= 2
 
 
-def test_a_gateways_404_is_not_absence(storage):
+def test_a_gateways_404_is_not_absence_nor_is_an_answer_without_a_tag_one(storage):
     server = Server(storage)
     for body in (b"", PAGE):
         server.reply = (404, body, {})
         others = (lambda: storage.list("a"), lambda: storage.create("a", b"x"), lambda: storage.delete(["a"]))
         for call in (*reads(storage), *others):
             refused(call)
+    server.reply = (200, PAGE, {})
+    for call in (*reads(storage), lambda: storage.put("a", b"x")):
+        before = server.requests
+        refused(call, r"ETag|parse")
+        assert server.requests - before > 1
 
 
 def test_missing_key_answer_counts_only_for_keys(storage):
@@ -188,14 +193,6 @@ def test_missing_key_answer_counts_only_for_keys(storage):
     server.requests = 0
     refused(lambda: storage.write("a", io.BytesIO(b"x"), 1), "it exists, and nothing is ever overwritten")
     assert server.requests == 1
-
-
-def test_an_answer_without_a_tag_is_no_answer(storage):
-    server = Server(storage, (200, PAGE, {}))
-    for call in (*reads(storage), lambda: storage.put("a", b"x")):
-        before = server.requests
-        refused(call, r"ETag|parse")
-        assert server.requests - before > 1
 
 
 def test_connections_are_given_back_and_marks_may_be_capitalized(storage):
@@ -320,7 +317,12 @@ def test_what_nobody_wants_is_not_asked_again(storage):
         assert server.requests == asked
 
 
-def test_refused_deletion_is_reported_at_start(storage, caplog):
+def test_refused_put_or_deletion_is_reported_at_start(storage, caplog):
+    """That every put is refused is no answer about conditions."""
+    Server(storage, (400, error("InvalidArgument"), {}))
+    refused(storage.probe, "could not write s3://bucket/runs/vit/probe: .*InvalidArgument")
+    assert (storage._has_conditions, caplog.text) == (None, "")
+    storage = opened(endpoint_url=NOBODY)
     Server(storage, lambda request: TAKEN if request.method == "PUT" else (403, error("AccessDenied"), {}))
     storage.probe()
     assert "grant permission to list, read, write and delete" in caplog.text
@@ -368,12 +370,6 @@ def test_a_store_without_conditions_gets_a_lease(caplog):
         assert objects["a/1"] == b"first"
         assert len(conditions) == tries, refusal
         assert caplog.text.count("s3://bucket/runs/vit ignores If-None-Match. A lease replaces it") == 1
-
-
-def test_refusal_of_every_put_is_no_answer_about_conditions(storage, caplog):
-    Server(storage, (400, error("InvalidArgument"), {}))
-    refused(storage.probe, "could not write s3://bucket/runs/vit/probe: .*InvalidArgument")
-    assert (storage._has_conditions, caplog.text) == (None, "")
 
 
 ANSWERS = [
