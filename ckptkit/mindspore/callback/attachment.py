@@ -1,10 +1,10 @@
 """Gives the training that other code starts to a checkpoint callback: replaces ``Model.train`` and ``Model.fit``.
 
-Guarantees: the next ``Model.train`` or ``Model.fit`` of this process is resumed, positioned and saved as by
-`CheckpointCallback.train`, or raises before its first batch. No training by `Model` goes unsaved in silence: a second
-one, also one within the first, is refused, and it is said if none came. A call that has the callback among its
-callbacks, after `CheckpointCallback.resume`, goes through as it is. Other ways of training (a loop, a cell that is
-called) are not seen. Main thread only.
+Guarantees: the next call of them in this process is resumed, positioned and saved as by `CheckpointCallback.train`, or
+raises before its first batch. No such training goes unsaved in silence: a second one, also one within the first, is
+refused, and it is said if none came. A call that has the callback among its callbacks, after
+`CheckpointCallback.resume`, goes through as it is. Other ways of training (a loop, a cell that is called) are not seen.
+Main thread only.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from ckptkit.manager.process import AT_EXIT, LastCall
 
 _log = logging.getLogger("ckptkit")
 
-_STARTS = ("train", "fit")  # methods of Model
-_ARGUMENTS = ("epoch", "train_dataset", "callbacks", "initial_epoch")  # of both
+_ARGUMENTS = ("epoch", "train_dataset", "callbacks", "initial_epoch")  # of ``Model.train`` and ``Model.fit``
 _MISSING = object()
-ATTACHED: list[Attachment] = []  # one at most: there is one Model class in the process
+_ROOT = "_ckptkit_root"  # attribute of a method that an attachment has replaced
 
 
 class Replaced:
@@ -52,22 +51,69 @@ class Replaced:
                 setattr(self._owner, name, value)
 
 
-class ExpectedTraining(abc.ABC):
-    """Waits for the next training, until `detach` or the end of a ``with`` block, and says if none came.
+def root_attached_to(owner: Any) -> str | None:
+    """Return the run root of the callback that is attached to `Model` or to a trainer; None without one."""
+    root: str | None = getattr(owner.train, _ROOT, None)
+    return root
+
+
+class Attachment(abc.ABC):
+    """Gives the next training to a callback, until `detach` or the end of a ``with`` block.
 
     Attributes:
-        point: Where the training began; None before it.
+        point: Where the training began; None before its end.
+
+    Args:
+        root: The callback's run root, for messages.
+        owner: Has the methods; a class or an object.
+        names: The methods that start a training.
+
+    Raises:
+        ResumeError: If a callback is attached already.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, owner: Any, *names: str) -> None:
         self._root = root
+        self._kind = (owner if isinstance(owner, type) else type(owner)).__name__
+        if (other := root_attached_to(owner)) is not None:
+            raise ResumeError(
+                f"a callback for {other} is attached to this {self._kind} already, and a training has one run root. "
+                "Call detach() on what its attach() returned, or use `with ckpt.attach():`"
+            )
         self.point: ResumePoint | None = None
-        self._called = False
+        self._methods = " or ".join(f"{self._kind}.{name}" for name in names)
+        self._is_called = self._runs = False
         self._last_call = LastCall(self._say_if_unused)
+        self._replaced = Replaced(owner, **{name: self._attached(name, getattr(owner, name)) for name in names})
+
+    def _attached(self, name: str, start: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(start)
+        def attached(*args: Any, **kwargs: Any) -> Any:
+            self._is_called = True
+            if self._runs or self.point is not None:
+                which = "within the first call" if self._runs else "a second time"
+                raise ResumeError(
+                    f"{self._kind}.{name} is called {which}, but {self._root} holds the training of the first call. "
+                    "Call detach() before it, or attach a callback with another root after the first; or make one call "
+                    "with all epochs"
+                )
+            self._runs = True
+            try:
+                returned, self.point = self._train(start, *args, **kwargs)
+            finally:
+                self._runs = False
+            return returned
+
+        setattr(attached, _ROOT, self._root)
+        return attached
 
     @abc.abstractmethod
+    def _train(self, start: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, ResumePoint | None]:
+        """Resume and save the training that ``start`` runs; return what that returned, and where it began."""
+
     def detach(self) -> None:
         """Put back what was replaced; does nothing the second time."""
+        self._replaced.undo()
         AT_EXIT.discard(self._last_call)
 
     def __enter__(self) -> Self:
@@ -77,21 +123,30 @@ class ExpectedTraining(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.detach()
-        if error is None and not self._called:
+        if error is None and not self._is_called:
             raise ResumeError(self._unused())
 
-    @abc.abstractmethod
     def _unused(self) -> str:
-        """Return what is wrong if no training came."""
+        return (
+            f"nothing in this process called {self._methods} while {self._root} was attached, so nothing was saved. "
+            "Attach the callback to what trains; if that is a loop of its own, use ckptkit.loop, as docs/guide.md shows"
+        )
 
     def _say_if_unused(self) -> None:
         is_worker = multiprocessing.parent_process() is not None  # which may run the lines of the script again
-        if not self._called and not is_worker and getattr(sys, "last_value", None) is None:  # no error ended the script
+        if not self._is_called and not is_worker and getattr(sys, "last_value", None) is None:  # no error ended it
             _log.error(self._unused())
 
 
-class Attachment(ExpectedTraining):
-    """Gives the next training of the process to a callback, until `detach` or the end of a ``with`` block."""
+class ModelAttachment(Attachment):
+    """Attaches a callback to ``Model``, of which there is one class in the process.
+
+    Args:
+        root: As for `Attachment`.
+        callback: A call that has it among its callbacks goes through, if `prepared` returns where that begins.
+        run: Resumes any other call, and gets what starts it, its model, epochs, dataset and callbacks.
+        prepared: Returns where the callback has resumed, or None.
+    """
 
     def __init__(
         self,
@@ -100,67 +155,25 @@ class Attachment(ExpectedTraining):
         run: Callable[..., ResumePoint],
         prepared: Callable[[], ResumePoint | None],
     ) -> None:
-        # A call that has `callback` among its callbacks goes through, if `prepared` returns where it begins: it was
-        # prepared by hand. For any other, `run` resumes and gets what starts it, with its model, epochs and dataset.
-        if ATTACHED:
-            raise ResumeError(
-                f"a callback for {ATTACHED[0]._root} is attached already, and a training has one run root. Call "
-                "detach() on what its attach() returned, or use `with ckpt.attach():`"
-            )
-        self._callback = callback
-        self._run = run
-        self._prepared = prepared
-        self._runs = False
-        starts = {name: self._given_to_the_callback(name, getattr(Model, name)) for name in _STARTS}
-        self._replaced = Replaced(Model, **starts)
-        ATTACHED.append(self)
-        super().__init__(root)
+        self._callback, self._run, self._prepared = callback, run, prepared
+        for method in (Model.train, Model.fit):
+            if not inspect.signature(method).parameters.keys() >= {*_ARGUMENTS}:
+                raise ResumeError(
+                    f"Model.{method.__name__} was replaced by a function that does not name the arguments "
+                    f"{', '.join(_ARGUMENTS)}, so what is trained is not known. Attach the callback before that"
+                )
+        super().__init__(root, Model, "train", "fit")
 
-    def detach(self) -> None:
-        """Give ``Model`` its own methods back; does nothing the second time."""
-        if self in ATTACHED:
-            self._replaced.undo()
-            ATTACHED.remove(self)
-            super().detach()
-
-    def _given_to_the_callback(self, name: str, start: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(start)
-        if not signature.parameters.keys() >= {*_ARGUMENTS}:
-            raise ResumeError(
-                f"Model.{name} was replaced by a function that does not name the arguments {', '.join(_ARGUMENTS)}, so "
-                "what is trained is not known. Attach the callback before that"
-            )
-
-        @functools.wraps(start)
-        def attached(*args: Any, **kwargs: Any) -> None:
-            self._called = True
-            given = signature.bind(*args, **kwargs)
-            given.apply_defaults()
-            model, *_ = args
-            self._refuse_second(name)
-            self._runs = True
-            try:
-                self._start(functools.partial(start, model), model, dict([*given.arguments.items()][1:]))
-            finally:
-                self._runs = False
-
-        return attached
-
-    def _refuse_second(self, name: str) -> None:
-        if self.point is not None or self._runs:
-            which = "within the first call" if self._runs else "a second time"
-            raise ResumeError(
-                f"Model.{name} is called {which}, but {self._root} holds the training of the first call. Call detach() "
-                "before it, or attach a callback with another root after the first; or make one call with all epochs"
-            )
-
-    def _start(self, start: Callable[..., Any], model: Model, given: dict[str, Any]) -> None:
+    def _train(self, start: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[None, ResumePoint]:
+        bound = inspect.signature(start).bind(*args, **kwargs)
+        bound.apply_defaults()
+        (_, model), *arguments = bound.arguments.items()
+        given = dict(arguments)
         others = as_list(given["callbacks"])
         point = self._prepared()
         if point is not None and self._callback in others:
-            start(**given)
-            self.point = point
-            return
+            start(model, **given)
+            return None, point
         if given["initial_epoch"]:
             raise ResumeError(
                 f"this training begins at epoch {given['initial_epoch']} by itself, but the checkpoint decides that: "
@@ -168,15 +181,9 @@ class Attachment(ExpectedTraining):
             )
 
         def started(**changed: Any) -> None:
-            start(**{**given, **changed})
+            start(model, **{**given, **changed})
 
-        self.point = self._run(started, model, given["epoch"], given["train_dataset"], others)
-
-    def _unused(self) -> str:
-        return (
-            f"nothing in this process called Model.train or Model.fit while {self._root} was attached, so nothing was "
-            "saved. If the training is a loop of its own, use ckptkit.loop, as docs/guide.md shows"
-        )
+        return None, self._run(started, model, given["epoch"], given["train_dataset"], others)
 
 
 def as_list(callbacks: Callback | Iterable[Callback] | None) -> list[Callback]:

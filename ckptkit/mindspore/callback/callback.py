@@ -27,7 +27,7 @@ from ckptkit.manager.heartbeat import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
 from ckptkit.manager.process import show_log
-from ckptkit.mindspore.callback.attachment import ATTACHED, Attachment, Replaced, as_list
+from ckptkit.mindspore.callback.attachment import Attachment, ModelAttachment, Replaced, as_list, root_attached_to
 from ckptkit.mindspore.callback.parameter_writers import acting_among
 from ckptkit.mindspore.callback.session import TrainingSession, metrics_of
 from ckptkit.mindspore.callback.trainer_attachment import LOOP_COUNTERS, TrainerAttachment
@@ -250,9 +250,7 @@ class CheckpointCallback(Callback):
         start = functools.partial(model.fit, epochs, dataset, valid_dataset, **kwargs)
         return self._run(start, model, epochs, dataset, callbacks, checkpoint=checkpoint, rewind=rewind)
 
-    def attach(
-        self, trainer: Any = None, *, checkpoint: str | int = "latest", rewind: bool = False
-    ) -> Attachment | TrainerAttachment:
+    def attach(self, trainer: Any = None, *, checkpoint: str | int = "latest", rewind: bool = False) -> Attachment:
         """Resume and save the next ``Model.train`` or ``Model.fit`` of this process, whoever calls it.
 
         For a framework that calls ``Model`` itself; or, with a ``trainer`` that has a loop of its own, the next call of
@@ -287,7 +285,7 @@ class CheckpointCallback(Callback):
             )
             return self._trainer
         run = functools.partial(self._run, checkpoint=checkpoint, rewind=rewind)
-        return Attachment(self._root, self, run, lambda: None if self._session is None else self._session.point)
+        return ModelAttachment(self._root, self, run, lambda: None if self._session is None else self._session.point)
 
     def __enter__(self) -> Self:
         # Model.fit enters and leaves every callback again for each evaluation.
@@ -347,7 +345,7 @@ class CheckpointCallback(Callback):
         start = own or functools.partial(getattr(type(model), name), model)  # as it is now: an attachment replaces it
         values = [value if isinstance(value, list | tuple) else [value] for value in (*args, *kwargs.values())]
         is_given = any(isinstance(item, CheckpointCallback) for value in values for item in value)
-        if self._session is not None and not is_given and not ATTACHED:
+        if self._session is not None and not is_given and root_attached_to(Model) is None:
             raise ResumeError(
                 f"this training is called without the CheckpointCallback that has resumed it, so {self._root} would "
                 "get none of it: pass callbacks=[ckpt]"

@@ -31,7 +31,7 @@ from typing_extensions import Self
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.mindspore.callback.attachment import ExpectedTraining, Replaced
+from ckptkit.mindspore.callback.attachment import Attachment, Replaced
 from ckptkit.mindspore.callback.session import loss_of
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Resumable, batches_of
@@ -42,7 +42,6 @@ from ckptkit.mindspore.state.stateful_objects import Reporting, fits
 
 _NEEDED = ("train", "get_train_dataloader", "training_step", "callback_handler", "args", "state", "control", "model")
 _OWN_RESUME = ("resume_from_checkpoint", "model_path")  # arguments of train; the second is its old name
-_MARK = "_attached_by_ckptkit"
 LOOP_COUNTERS = "trainer_loop"  # of the counters among the stateful objects
 _SUM = "tr_loss"  # the loop's variable that has the sum of the losses
 _SUMS = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos")  # of the trainer, for its log
@@ -50,62 +49,43 @@ _PARAMETER = ms.Parameter
 _INSTEAD = "Write the loop with ckptkit.loop instead, as docs/guide.md shows"
 
 
-class TrainerAttachment(ExpectedTraining):
-    """Gives the next ``train()`` of a trainer to a callback, until `detach` or the end of a ``with`` block.
+class TrainerAttachment(Attachment):
+    """Attaches a callback to a trainer with a loop of its own.
 
     Attributes:
-        preempted: Whether a signal or `Preemption.when` ended it, so that it is incomplete.
+        preempted: Whether a signal or `Preemption.when` ended the training, so that it is incomplete.
 
     Args:
-        root: The callback's run root, for messages.
+        root: As for `Attachment`.
         trainer: Follows the protocol of Hugging Face's ``Trainer``.
         **of_callback: Arguments of `TrainerLoop`.
 
     Raises:
         TypeError: If ``trainer`` does not follow the protocol.
-        ResumeError: If a callback is attached to it already.
     """
 
     def __init__(self, root: str, trainer: Any, **of_callback: Any) -> None:
-        self._kind = type(trainer).__name__
         if missing := ", ".join(name for name in _NEEDED if not hasattr(trainer, name)):
+            what = f"attach(trainer): a {type(trainer).__name__} has no {missing}"
             why = "so its loop is not that of Hugging Face's Trainer. If it calls Model.train, use attach() without it"
-            raise TypeError(f"attach(trainer): a {self._kind} has no {missing}, {why}. {_INSTEAD}")
-        if hasattr(trainer, _MARK):
-            root = getattr(trainer, _MARK)
-            raise ResumeError(f"{root} is attached to this {self._kind} already: detach() what its attach() returned")
-        super().__init__(root)
+            raise TypeError(f"{what}, {why}. {_INSTEAD}")
+        super().__init__(root, trainer, "train")
         self._new_loop = functools.partial(TrainerLoop, trainer, **of_callback)
-        self.preempted = self._refuses = False
-        train = functools.wraps(trainer.train)(functools.partial(self._train, trainer.train))
-        self._replaced = Replaced(trainer, **{_MARK: root, "train": train})
+        self.preempted = False
 
-    def detach(self) -> None:
-        """Give the trainer its own ``train`` back; does nothing the second time."""
-        self._replaced.undo()
-        super().detach()
-
-    def _train(self, start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._called = True
-        if self._refuses:
-            why = f"{self._root} holds the first training. Call detach() before it, and attach one with another root"
-            raise ResumeError(f"train() of this {self._kind} is called a second time, but {why}")
+    def _train(self, start: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, ResumePoint | None]:
         given = inspect.signature(start).bind(*args, **kwargs).arguments
         if any({**given, **given.get("kwargs", {})}.get(name) for name in _OWN_RESUME):
             why = f"but {self._root} decides where the training goes on: leave resume_from_checkpoint out"
             raise ResumeError(f"this {self._kind} would resume from a checkpoint of its own, {why}")
-        self._refuses, loop = True, self._new_loop()
+        loop = self._new_loop()
         try:
             with loop.exits:
                 returned = start(*args, **kwargs)
                 loop.end()
         finally:
-            self.point, self.preempted, self._refuses = loop.point, loop.preempted, loop.has_ended
-        return returned
-
-    def _unused(self) -> str:
-        what = f"nothing called train() of the {self._kind} that {self._root} was attached to, so nothing was saved"
-        return f"{what}. Attach the callback to the trainer that trains"
+            self.preempted = loop.preempted
+        return returned, loop.point
 
 
 class LoopCounters(Reporting):
@@ -173,8 +153,8 @@ class TrainerLoop:
 
     def __post_init__(self) -> None:
         self.point: ResumePoint | None = None  # where the training began
-        # Whether nothing was left to train; a signal or `Preemption.when` ended it; it ended, and no other may follow.
-        self.is_complete = self.preempted = self.has_ended = False
+        # Whether nothing was left to train; a signal or `Preemption.when` ended it.
+        self.is_complete = self.preempted = False
         nothing: Any = None
         self._loader = self._manager = self._state = self._batches = nothing
         self._first: list[Any] = []  # the batch that was made before the loop asked for it
@@ -205,7 +185,6 @@ class TrainerLoop:
             if self._is_untold:
                 self._tell()  # after that: a state that this saves is not saved again
             self._manager.save_final(self._state)
-        self.has_ended = not self.is_complete
 
     def _get_train_dataloader(self, get: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loader = get(*args, **kwargs)
