@@ -66,25 +66,14 @@ from pathlib import Path
 import numpy as np
 import ckptkit as ck
 from ckptkit.testing.state import NumpyRun
+from support import ranked_training
 
 what = sys.argv[1:]
 
-class Run(NumpyRun):
-    def observer(self):
-        return self
+class Run(ranked_training.Run):
     def observe(self):
         generators = {"rng/python": repr(random.getstate()), "rng/numpy": repr(np.random.get_state())}
         return {"weights/w": self.digest(), **generators}, {}
-    def environment(self):
-        return {"mode": "none"}
-    def began(self):
-        return {}
-    def unstored(self):
-        return {}
-    def drawing_in_state_dict(self):
-        return []
-    def suspects(self):
-        return []
 """
 
 # A script without MindSpore: what is to happen is told by its arguments.

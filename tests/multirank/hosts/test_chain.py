@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hosts.cluster import Cluster, Host
-from support.hosts.faults import LinkDown
+from support.hosts.cluster import Cluster, Host, LinkDown
 from support.hosts.running import until
 
 from multirank.hosts.homes import checkpoints, newest
@@ -161,18 +160,17 @@ def test_a_start_without_the_neighbour_and_one_with_it_again(tiers: Tiers, undis
     first = tiers.start(10, 20)
     first.wait_standing(10)
     tiers.wait(first, 10, 10, 10)
-    cut = LinkDown(tiers.neighbour).begin()
-    first.go_on(10)
-    first.wait_standing(20)
-    tiers.wait(first, 20, 10, 20)
-    first.ranks[0].kill()
-    second = tiers.start(30)
-    second.wait_standing(30)
-    tiers.wait(second, 30, 10, 30)
-    assert "NO MIRROR" in second.ranks[0].text()
-    second.ranks[0].kill()
-    assert cut.fired == 1
-    cut.end()
+    with LinkDown(tiers.neighbour) as cut:
+        first.go_on(10)
+        first.wait_standing(20)
+        tiers.wait(first, 20, 10, 20)
+        first.ranks[0].kill()
+        second = tiers.start(30)
+        second.wait_standing(30)
+        tiers.wait(second, 30, 10, 30)
+        assert "NO MIRROR" in second.ranks[0].text()
+        second.ranks[0].kill()
+        assert cut.fired == 1
     missing = tiers.names(0)[-1]
     third = tiers.start(31)
     third.wait_standing(31)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.hosts.cluster import Cluster, Host
-from support.hosts.faults import LinkDown
+from support.hosts.cluster import Cluster, Host, LinkDown
 from support.hosts.running import until
 
 from multirank.hosts.homes import newest

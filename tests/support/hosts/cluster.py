@@ -20,7 +20,6 @@ from typing_extensions import Self
 from support.hosts.namespace import MEMORY, PREFIX, Namespace, missing, run, sweep
 from support.hosts.running import Running
 from support.servers.client import ACCESS_KEY, REGION, SECRET_KEY, s3_client
-from support.servers.fixtures import Bucket
 from support.servers.moto_server import MotoServer
 
 T = TypeVar("T")
@@ -69,17 +68,14 @@ class Host:
         self._server = MotoServer(address=self.address, port=S3_PORT)
         self.call(self._server.start)
 
-    def look(self, function: Callable[[Bucket], T], bucket: str) -> T:
-        """Call a function with a bucket of its server as it really is."""
-
-        def looking() -> T:
-            with contextlib.closing(s3_client(self.endpoint)) as client:
-                return function(Bucket(bucket, self.endpoint, client))
-
-        return self.call(looking)
-
     def make_bucket(self, name: str) -> None:
-        self.look(lambda bucket: bucket.client.create_bucket(Bucket=bucket.name), name)
+        """Make a bucket of its server."""
+
+        def make() -> None:
+            with contextlib.closing(s3_client(self.endpoint)) as client:
+                client.create_bucket(Bucket=name)
+
+        self.call(make)
 
     def kill(self) -> int:
         """Lose all it has, without a word to the others; returns how many processes were killed."""
@@ -100,6 +96,29 @@ class Host:
             self._server = None
         for folder in (self.disk, self.memory):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+class LinkDown:
+    """A context in which the cable of a host is pulled out; it counts how often the host's card lost the carrier."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._before = self._losses()
+
+    def _losses(self) -> int:
+        count = f"/sys/class/net/{_CARD}/carrier_down_count"
+        return int(run(*self._host.namespace.command("cat", count)))
+
+    @property
+    def fired(self) -> int:
+        return self._losses() - self._before
+
+    def __enter__(self) -> Self:
+        self._host.switch.ip("link", "set", self._host.port, "down")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._host.switch.ip("link", "set", self._host.port, "up")
 
 
 class Cluster:
@@ -174,8 +193,3 @@ def _environment() -> dict[str, str]:
     quiet = {"GLOG_v": "3", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     soon = {"MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
     return {**own, **quiet, **soon, "PYTHONPATH": python_path, "PATH": path}
-
-
-def counted(host: Host, *path: str) -> int:
-    """A number that the kernel has about the host's network card."""
-    return int(run(*host.namespace.command("cat", "/".join(["/sys/class/net", _CARD, *path]))))

@@ -32,10 +32,6 @@ class Running:
             )
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def returncode(self) -> int | None:
         return self._process.poll()
 

@@ -59,10 +59,9 @@ with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=4), keep=keep) as 
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def here(ranked):
+    (ranked / "train.py").write_text(SCRIPT)
+    return ranked
 
 
 def command(*what):

@@ -28,10 +28,9 @@ from ckptkit.tools.doctor.result import DoctorOptions, Report
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    (tmp_path / "train.py").write_text(NUMPY_SCRIPT)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def here(ranked):
+    (ranked / "train.py").write_text(NUMPY_SCRIPT)
+    return ranked
 
 
 def command(*what: str) -> list[str]:
