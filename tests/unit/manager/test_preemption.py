@@ -449,7 +449,9 @@ def preempted(root, size, asks, *, faults=None, saves_at=0, **options):
     def act(storage, world, until):
         run = new_run(world)
         when = lambda: run.batches >= asks.get(world.rank, 10**9)  # noqa: E731 - of this rank's own run
-        given = grouped(**{"save": ck.SaveEvery(micro_steps=1000), "preempt_when": when, **options})
+        # A clock that ticks must not end the patience between ranks.
+        usual = {"save": ck.SaveEvery(micro_steps=1000), "preempt_when": when, "rank_patience": timedelta(hours=9)}
+        given = grouped(**{**usual, **options})
         try:
             with ck.CheckpointManager(storage, **given) as manager:
                 manager.restore(run)
