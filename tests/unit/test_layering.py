@@ -80,13 +80,11 @@ def imports(module: str, path: Path) -> Iterator[Import]:
 
 
 def unit_of(name: str) -> str | None:
-    """The unit of a layer that a dotted name below ckptkit belongs to; None for the facade."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 else None
 
 
 def wrong_with(one: Import, package_modules: dict[str, Path]) -> str | None:
-    """Why an import is forbidden, or None."""
     here, there = unit_of(one.importer), unit_of(one.target)
     root = one.target.split(".")[0]
     if root == "mindspore" and here != "mindspore":
@@ -101,7 +99,6 @@ def wrong_with(one: Import, package_modules: dict[str, Path]) -> str | None:
 
 
 def wrong_within(package: str, one: Import) -> str | None:
-    """Why a module of a package that has an order may not import another one of it, or None."""
     order = MODULES.get(package, ())
     here, there = (name.split(".")[2] if name.count(".") > 1 else None for name in (one.importer, one.target))
     if here not in order or there not in order:
@@ -143,7 +140,6 @@ def edges(package: Path) -> dict[str, set[str]]:
 
 
 def cycle_in(graph: dict[str, set[str]]) -> list[str]:
-    """Nodes that cannot be put in any order, or none."""
     left = {node: set(targets) for node, targets in graph.items()}
     while free := [node for node, targets in left.items() if not targets & left.keys()]:
         for node in free:

@@ -39,7 +39,6 @@ UNUSABLE = {"CorruptCheckpointError", "FormatVersionError"}
 
 
 def printed(code: str) -> list[str]:
-    """What a fresh interpreter prints."""
     return python("-c", code).stdout.split()
 
 
@@ -59,6 +58,7 @@ def test_the_public_names_are_those_of_the_tables():
     assert for_checkers == {**ckptkit._HOME, **dict.fromkeys(ckptkit._MODULES, "ckptkit")}
     with pytest.raises(AttributeError, match="'ckptkit' has no attribute 'Checkpoint'"):
         _ = ckptkit.Checkpoint
+    assert metadata.version("mindspore-ckptkit") == ckptkit.__version__
 
 
 def test_a_name_loads_what_it_needs_and_no_more():
@@ -117,10 +117,6 @@ def test_the_modules_of_the_facade_list_their_names(module):
     assert getattr(ckptkit, module.__name__.rpartition(".")[2]) is module
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = module.nothing
-
-
-def test_the_version_is_that_of_the_project():
-    assert metadata.version("mindspore-ckptkit") == ckptkit.__version__
 
 
 def test_the_error_tree():

@@ -86,12 +86,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _passed_on(self, body: bytes) -> tuple[str, dict[str, str], bytes]:
         """The server's answer: its first line, its fields and its body."""
-        dropped = {"if-match", "if-none-match"} if self.server.without_conditions else set()
         connection = http.client.HTTPConnection(*self.server.upstream, timeout=_LONG_SECONDS)
         try:
             connection.putrequest(*self.requestline.split(" ")[:2], skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
-                if name.lower() not in _OF_ONE_HOP | dropped:
+                if name.lower() not in _OF_ONE_HOP:
                     connection.putheader(name, value)
             if body or self.command in ("PUT", "POST"):
                 connection.putheader("Content-Length", str(len(body)))
@@ -113,14 +112,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class FaultProxy:
-    """A proxy with faults in it; a context manager.
-
-    ``without_conditions`` drops ``If-Match`` and ``If-None-Match``, for servers that check no signatures of them.
-    """
+    """A proxy with faults in it; a context manager."""
 
     def __init__(self, upstream_host: str, upstream_port: int) -> None:
         self.upstream = (upstream_host, upstream_port)
-        self.without_conditions = False
         self._lock = threading.Lock()
         self._faults: list[RequestFault] = []
         self._requests: list[Request] = []

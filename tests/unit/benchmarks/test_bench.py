@@ -2,24 +2,18 @@
 
 import pytest
 
-from benchmarks.bench import __main__ as bench
 from benchmarks.bench import stall
 from benchmarks.bench.limits import KINDS
 from benchmarks.bench.measurement import measure
 from benchmarks.bench.options import Options
-
-TINY = {"mib": 2, "micro_ms": 1.0, "micro_steps": 2, "saves": 1, "pairs": 1, "restores": 1}
 
 pytestmark = pytest.mark.extended
 
 
 @pytest.fixture
 def tiny(tmp_path):
-    return Options(tmp_path / "work", **TINY, systems=("copy", "ckptkit"), modes=("pynative",), quick=True)
-
-
-def rows(text, name):
-    return [line for line in text.splitlines() if line.startswith(f"| {name} |")]
+    small = {"mib": 2, "micro_ms": 1.0, "micro_steps": 2, "saves": 1, "pairs": 1, "restores": 1}
+    return Options(tmp_path / "work", **small, systems=("copy", "ckptkit"), modes=("pynative",), quick=True)
 
 
 @pytest.mark.parametrize(("name", "layout"), [("copy", "few"), ("ckptkit", "mid_cycle")])
@@ -37,15 +31,5 @@ def test_exactness_detects_flipped_bit(tiny, name, layout):
 
 def exactness(found, limits, options):
     text = stall.tables({"limits": [limits], "systems": [found], "state_bytes": options.state_bytes})
-    _, row = rows(text, found["system"])  # of the loop, of the idle save
+    _, row = [line for line in text.splitlines() if line.startswith(f"| {found['system']} |")]  # loop, idle save
     return row.split("|")[-2].strip()
-
-
-def test_the_command_line_is_read(tmp_path):
-    given = ["--quick", "--saves", "2", "--systems", "none,copy", "--cycles", "1", "--workdir", str(tmp_path)]
-    options = bench.options_of(bench.parsed(given))
-    assert (options.quick, options.mib, options.saves, options.systems) == (True, 48, 2, ("none", "copy"))
-    assert options.cycles == 1
-    assert Options.loads(options.dumps()) == options
-    with pytest.raises(SystemExit):
-        bench.parsed(["--only", "speed"])

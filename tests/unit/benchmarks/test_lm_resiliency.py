@@ -1,7 +1,5 @@
 """`benchmarks/lm_resiliency.md` has all 21 faults, each with tests that exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every file of a committed checkpoint, damaged in every way: found, named, and gone around out loud."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Sharded leaves on another cut: the right bits, and no more bytes than the blocks that hold them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """How rank 0 asks which parts are there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

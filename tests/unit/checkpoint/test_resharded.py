@@ -1,7 +1,5 @@
 """folded: each new rank's part of the sums of all old ranks, over contents in memory."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -65,13 +63,10 @@ def test_fold_keeps_sums_and_sets_divisors(case):
             np.testing.assert_array_equal(one.peek(name), one.tensors[name])
 
 
-def test_sum_follows_rank_order():
+def test_sum_follows_rank_order_and_a_boundary_has_none():
+    """A foreign cell's accumulators are stored there, too, and are cleared."""
     # In float32 1e8 + 1 is 1e8: another order would give 1.
     assert folded(world([1, 1e8, -1e8], 2, 1)[0], 1, 0).tensors["accum.a"][0, 0] == 0
-
-
-def test_at_a_boundary_there_is_nothing_to_sum():
-    """A foreign cell's accumulators are stored there, too, and are cleared."""
     (one, _) = world([1, 2], 2, 1)
     for foreign in ({}, {"accum.count": TensorInfo("I32", (), "accumulators")}):
         plain = replace(one, progress=progress(2, 0), entries={"w": one.entries["w"], **foreign})

@@ -3,8 +3,6 @@
 Of a local disk those whose bytes have memory already, of a remote one by windows.
 """
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One checkpoint from a storage to another: whole, in order, proven, resumable, and never over something else."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from pathlib import Path

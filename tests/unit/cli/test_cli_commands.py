@@ -10,16 +10,16 @@ from rich.console import Console
 from support.runs.rank_files import leaf, write_ranks
 from support.runs.scenario import AT_6, AT_8, Life, committed, corrupt, history, name_at
 from typer.testing import CliRunner
-from unit.tools.test_diff import Stale, compared, trained
+from unit.tools.test_diff import Stale, trained
 
 from ckptkit.cli import app
 from ckptkit.cli.commands import diff as diff_module
 from ckptkit.cli.commands import verify as verify_module
 from ckptkit.cli.commands.copy import run_copy
-from ckptkit.cli.commands.diff import parts_of, run_diff
+from ckptkit.cli.commands.diff import run_diff
 from ckptkit.cli.commands.ls import run_ls
 from ckptkit.cli.commands.verify import ENDS, run_verify
-from ckptkit.cli.output import CheckpointBar, print_parts
+from ckptkit.cli.output import CheckpointBar
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
@@ -132,17 +132,6 @@ def test_bar_shows_checkpoints_and_bytes():
     for words in ("1 of 3 checkpoints, 1 corrupt", "1.0/2.0 MiB", "iB/s"):
         assert words in console.file.getvalue()
     assert bar.read_bytes == 1 << 20
-
-
-def test_top_lists_the_largest_differences_first(capsys):
-    before = write_ranks([[leaf(name, np.ones(2)) for name in "abc"]])
-    values = {"a": [1.0, 1.001], "b": [1.0, np.nan], "c": [1.0, 1.1]}
-    after = write_ranks([[leaf(name, np.array(value)) for name, value in values.items()]])
-    for top in (0, 1, 3):
-        print_parts(parts_of(compared(before, after), top))
-        rows = [line.split() for line in capsys.readouterr().out.splitlines() if "1/2" in line]
-        assert [row[0] for row in rows] == ["c", "a", "b"][:top], top
-    assert rows[-1][-2:] == ["0/1", "[1]"], "NaN of either side"
 
 
 def test_ranks_and_long_states_are_told_shortly(capsys, monkeypatch):

@@ -302,10 +302,7 @@ def test_file_counts_cases_and_holds_why_they_failed(tmp_path):
     assert failure.text == "cause: it draws\nfix: do not"
     assert (error.attrib["message"], error.text) == ("no data", "no data")
     assert (skipped.attrib, skipped.text) == ({"message": "an earlier one differs"}, None)
-
-
-def test_output_of_a_script_is_always_valid_xml(tmp_path):
-    """Colours go, and so do control characters; a name that is not UTF-8 is escaped."""
+    # Whatever a script prints: colours go, and so do control characters; a name that is not UTF-8 is escaped.
     text = "\x1b[31mred\x1b[0m <&> \x00\x08\ufffe\ud800 \u4e2d\U0001f600\ttab\nline"
     write_junit(tmp_path / "out.xml", "s", [Case("n\x07", 0.0, "error", text, text)])
     (error,) = read_junit(tmp_path / "out.xml").iter("error")

@@ -48,7 +48,6 @@ def root(tmp_path_factory) -> Path:
 
 
 def run(root: Path, out: Path, *words: str, encoding: str):
-    """Run a command whose terminal has ``encoding``, which refuses what it lacks, as a Python process has it."""
     given = [word.replace("ROOT", str(root)).replace("OUT", str(out / NAME)) for word in words]
     done = CliRunner(charset=encoding, env={"COLUMNS": "300"}).invoke(app, given)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception

@@ -82,6 +82,10 @@ def test_question_is_asked_on_stderr_defaulting_no(capsys, monkeypatch):
 
 
 def test_wrong_usage_removes_nothing(root, monkeypatch):
+    """A typing error in a metric would remove the best ones; where none was saved yet, there is none to lose."""
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    life.manager.save(life.run, metrics={"accuracy": 0.5}).result()
     before = tree(root)
     for keep, options, answer, words in (
         ((), {"yes": True}, None, "give --keep"),
@@ -92,15 +96,6 @@ def test_wrong_usage_removes_nothing(root, monkeypatch):
         monkeypatch.setattr("ckptkit.cli.commands.prune.asker", lambda ask=ask: ask)
         with pytest.raises(WrongUsageError, match=words):
             pruned(root, *keep, **options)
-    assert tree(root) == before
-
-
-def test_metric_that_no_checkpoint_has_removes_nothing(root):
-    """A typing error would remove the best ones; where no metric was saved yet, there is none to lose."""
-    life = Life(root, keep=KeepLatest(100))
-    life.restore()
-    life.manager.save(life.run, metrics={"accuracy": 0.5}).result()
-    before = tree(root)
     with pytest.raises(CheckpointNotFoundError, match=r"nothing was removed: .* 'acuracy'; there are: accuracy$"):
         pruned(root, "best:1:acuracy:max", yes=True)
     assert tree(root) == before

@@ -17,10 +17,6 @@ def progress_at(delivered: int, k: int = 4, *, ended_before: int = 0) -> Progres
     )
 
 
-def due_at(policy, last: int, *, k: int = 4) -> list[int]:
-    return [n for n in range(last + 1) if policy.due(progress_at(n, k), timedelta(0))]
-
-
 def test_when_a_save_is_due():
     for policy, expected in [
         (SaveEvery(optimizer_steps=1), [4, 8, 12, 16, 20, 24]),
@@ -33,7 +29,7 @@ def test_when_a_save_is_due():
         (SaveEvery(interval=SECOND), []),
         (SaveEvery(interval=SECOND) | SaveEvery(optimizer_steps=3), [12, 24]),
     ]:
-        assert due_at(policy, 24) == expected, policy
+        assert [n for n in range(25) if policy.due(progress_at(n), timedelta(0))] == expected, policy
     progress = progress_at(8, ended_before=3)  # cycles count, and not updates
     assert (progress.updates, progress.cycles) == (2, 5)
     assert [SaveEvery(optimizer_steps=n).due(progress, timedelta(0)) for n in (5, 2)] == [True, False]

@@ -107,13 +107,6 @@ def test_bfloat16_is_known_by_its_dtype_s_name(root):
     assert data[start:end] == bits.tobytes()
 
 
-def test_unsupported_dtype_is_refused_by_name():
-    arrays = [np.array([None]), np.array(["a"]), np.array([b"a"])]
-    arrays += [np.zeros(1, dtype) for dtype in ("c16", np.longdouble, "f4,i4", "V2", "M8[s]", ">f8", ">i2")]
-    rows = [(array, r"^layer\.w: dtype .* cannot be stored") for array in arrays]
-    assert unrefused(TypeError, lambda array: leaf_of("layer.w", array, role="weights"), rows) == {}
-
-
 def parsed(file: bytes) -> tuple[dict, bytes]:
     length = int.from_bytes(file[:8], "little")
     return json.loads(file[8 : 8 + length]), file[8 + length :]
@@ -165,7 +158,11 @@ def test_every_shard_is_valid_file_with_alignment(shard_bytes):
     assert places == [(role, frozen) for role in ROLES for frozen in (True, False)]
 
 
-def test_duplicate_and_reserved_names_are_refused():
+def test_unsupported_dtypes_and_duplicate_or_reserved_names_are_refused():
+    arrays = [np.array([None]), np.array(["a"]), np.array([b"a"])]
+    arrays += [np.zeros(1, dtype) for dtype in ("c16", np.longdouble, "f4,i4", "V2", "M8[s]", ">f8", ">i2")]
+    rows = [(array, r"^layer\.w: dtype .* cannot be stored") for array in arrays]
+    assert unrefused(TypeError, lambda array: leaf_of("layer.w", array, role="weights"), rows) == {}
     same = [leaf_of("same", np.ones(1), role=role) for role in ("weights", "optimizer")]
     with pytest.raises(ValueError, match=r"more than once.*'same'"):
         planned(same)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
@@ -106,7 +104,6 @@ def test_a_message_becomes_one_plain_line():
 
 
 def values_of(*cycles, **options):
-    """The points of curves that were given (cycle, values of a micro-step, values of the cycle)."""
     curves = Curves(**options)
     for cycle, micro, whole in cycles:
         curves.add(place(cycle), micro, whole)

@@ -1,7 +1,5 @@
 """Documents that somebody made up: refused, named, in bounded time and memory, with nothing applied."""
 
-from __future__ import annotations
-
 import functools
 import json
 import operator

@@ -1,7 +1,5 @@
 """A start under another version of what computes says so, and goes on."""
 
-from __future__ import annotations
-
 from importlib import metadata
 
 import pytest

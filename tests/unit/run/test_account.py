@@ -1,6 +1,5 @@
 """Every second has one class: against clocks that tests move, with deaths, and with clocks that are set."""
 
-import math
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,7 +13,7 @@ from ckptkit.core.save_policy import SaveEvery
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.goodput import CLASSES, Account, CommittedState, Life, Moment, account_of
-from ckptkit.run.interval import Failures, SaveTimes, choose_interval, daly
+from ckptkit.run.interval import Failures, SaveTimes, choose_interval
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.report.history import read_story
@@ -140,11 +139,6 @@ def watched(number: int, **fields: object) -> LifeEnded:
     return LifeEnded.model_validate({**given, **fields})
 
 
-def failed_start(**fields: object) -> LifeEnded:
-    nothing = {"attempt": None, "restored_step": None, "last_step": None}
-    return watched(**{**nothing, "seconds": 7.0, "phases": {"starting": 7.0}, **fields})
-
-
 def lived(attempt: int, from_batches: int, *seen: LifeEnded) -> Life:
     return Life(attempt, from_batches=from_batches, to_batches=from_batches, watched=[*seen])
 
@@ -152,7 +146,9 @@ def lived(attempt: int, from_batches: int, *seen: LifeEnded) -> Life:
 def test_a_watched_life_is_known_to_its_death():
     end = {"restored_step": 80, "last_step": 200, "committed_step": 200, "cause": "finished", "attempt": 2}
     later = lived(2, 80, watched(3, down_seconds=5.0, **end))
-    account = account_of([lived(1, 0, watched(1), failed_start(number=2, down_seconds=3.0)), later])
+    nothing = {"attempt": None, "restored_step": None, "last_step": None}  # of a start that failed
+    failed = watched(2, down_seconds=3.0, seconds=7.0, phases={"starting": 7.0}, **nothing)
+    account = account_of([lived(1, 0, watched(1), failed), later])
     assert account.seconds == 400 + 3 + 7 + 5 + 400
     classes = {"trained": 200 + 260, "repeated": 60, "down": 8, "starting": 120 + 7 + 120, "saving": 40}
     assert {name: seconds for name, seconds in account.totals.items() if seconds} == classes
@@ -179,13 +175,16 @@ def life(number, born, began, seen, from_batches, to_batches, how, *taken, start
     return made
 
 
-def test_a_life_that_is_overtaken_is_not_counted_twice():
+def test_a_life_that_is_overtaken_or_unseen_is_counted_once():
     """It trained on for 100 s after the one that took over was born."""
     state = CommittedState(80, Moment(400.0), {"starting": 10.0, "training": 390.0}, 1.0)
     first = life(1, 0.0, 10.0, 500.0, 0, 100, "overtaken", state)
     account = account_of([first, life(2, 400.0, 410.0, 600.0, 80, 120, "finished")])
     assert account.seconds == 600
     assert (account.totals["trained"], account.totals["repeated"]) == (390 + 190, 0)
+    first, last = (life(number, at, at, at + 100, 0, 0, "finished") for number, at in ((1, 0.0), (3, 150.0)))
+    account = account_of([first, Life(2), last])  # without events, which leaves a gap that nobody saw
+    assert (account.seconds, account.totals["unseen"]) == (250, 50)
 
 
 @pytest.mark.parametrize(("how", "reached", "is_continued"), [(None, 80, True), ("failed", 100, False)])
@@ -215,12 +214,6 @@ def test_what_lies_between_trainings_of_one_command_is_rest():
     assert (account.seconds, account.totals["rest"], account.totals["down"]) == (800, 20 + 20, 10 + 40 + 20)
 
 
-def test_a_life_without_events_leaves_a_gap_that_nobody_saw():
-    first, last = (life(number, at, at, at + 100, 0, 0, "finished") for number, at in ((1, 0.0), (3, 150.0)))
-    account = account_of([first, Life(2), last])
-    assert (account.seconds, account.totals["unseen"]) == (250, 50)
-
-
 ENDS = st.sampled_from([None, "failed", "finished", "preempted", "overtaken"])
 BATCHES = st.integers(0, 50)
 
@@ -246,22 +239,6 @@ def test_classes_always_add_up(drawn):
 
 
 HOUR, DAY = 3600.0, 86_400.0
-
-
-def waste(interval: float, stall: float, mean: float) -> float:
-    """Share of the time that is lost, for exponential times between failures (Daly's model)."""
-    return 1 - interval / (mean * math.expm1((interval + stall) / mean))
-
-
-def test_daly_is_the_best_interval():
-    for stall, mean in [(0.1, DAY), (1.0, HOUR), (20.0, 600.0), (60.0, 600.0), (300.0, HOUR)]:
-        chosen = daly(stall, mean)
-        around = [waste(chosen * factor, stall, mean) for factor in (0.5, 0.8, 1.25, 2.0)]
-        assert waste(chosen, stall, mean) < min(around)
-        best = min(waste(chosen * 2 ** (place / 50), stall, mean) for place in range(-100, 101))
-        assert waste(chosen, stall, mean) <= best * 1.005
-    assert daly(0.0, HOUR) == 0.0  # free saves
-    assert daly(3 * HOUR, HOUR) == HOUR  # hopeless ones
 
 
 def test_history_outweighs_the_prior():

@@ -29,7 +29,6 @@ def name(storage):
 
 
 def only_problem(storage, name):
-    """The problem of ``name``, which is listed among sound ones."""
     rows = list_rows(storage, None)
     assert [info.name for info in rows.shown] == names_of(storage)
     assert [info.problem for info in rows.shown if info.name != str(name)] == [None] * (len(rows.shown) - 1)
@@ -153,18 +152,15 @@ def files_of(storage):
     return len(storage._inner.walk("checkpoints/"))
 
 
-def test_latest_reads_three_documents(run):
+def test_ls_reads_one_document_per_row_and_latest_three(run):
+    """It also needs the pages of the walks, the newest attempt's document and the COMMITs of the two newest."""
     latest = latest_checkpoint(run)
-    assert latest.name == newest(run)
-    assert latest.problem is None
+    assert (latest.name, latest.problem) == (newest(run), None)
     below = f"checkpoints/{latest.name}"
     assert run.keys("read") == [f"{below}/COMMIT", "attempts/000003.json", f"{below}/manifest.json"]
     assert run.keys("list") == ["checkpoints", "attempts"]
     assert run.pages == 1 + pages_of(sum(COUNTS))
-
-
-def test_ls_reads_one_document_per_row(run):
-    """It also needs the pages of the walks, the newest attempt's document and the COMMITs of the two newest."""
+    run.reset()
     rows = list_rows(run, 50)
     assert [info.name for info in rows.shown] == names_of(run._inner)[-50:]
     assert {info.problem for info in rows.shown} == {None}

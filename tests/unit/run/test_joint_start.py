@@ -18,8 +18,6 @@ CORRUPT, GONE, MISMATCH, OTHER = CorruptCheckpointError, CheckpointNotFoundError
 
 
 class State:
-    """Raises what it is told to, and notes what it was given."""
-
     def __init__(self, error: Exception | None = None, progress=PROGRESS) -> None:
         self.error, self.given, self._progress = error, [], progress
 
@@ -36,7 +34,6 @@ class State:
 
 
 def checkpoint(ranks: int) -> DictStorage:
-    """Each rank holds its own number, as a tensor and in its state."""
     leaves = [[leaf("own", np.full(3, rank), "per_rank")] for rank in range(ranks)]
     return write_ranks(leaves, states=[{"user": {"rank": rank}} for rank in range(ranks)])
 
@@ -46,8 +43,6 @@ def take(storage):
 
 
 def start(storages, states, open_it):
-    """Every rank's end."""
-
     def act(world):
         storage, state = storages[world.rank], states[world.rank]
         return lead(world, [storage], state, open_it) if world.rank == 0 else follow(world, [storage], state)

@@ -144,8 +144,6 @@ def remove(storage: DictStorage, part: str) -> None:
 
 
 class Pruned(DictStorage):
-    """Removes a checkpoint when its manifest is read, as often as is asked for."""
-
     times = 1
 
     def read(self, key: str, max_bytes: int) -> bytes:

@@ -159,14 +159,6 @@ def test_what_is_chosen_is_what_the_protocol_says(made):
         assert outcome(lambda view=view: described(choose(view(storage)))) == expected
 
 
-@settings(max_examples=300)
-@given(RUNS)
-def test_survey_takes_for_committed_what_reading_does(made):
-    index, survey = Index(made.storage()), Survey(made.storage())
-    assert survey.names == index.names
-    assert [survey.is_committed(name) for name in index.names] == [index.is_committed(name) for name in index.names]
-
-
 TOKENS = st.text("0123456789abcdef", min_size=32, max_size=32)
 
 

@@ -1,7 +1,5 @@
 """What tests of windows share: a training that goes on, others that act in the middle of a copy, and what must hold."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 

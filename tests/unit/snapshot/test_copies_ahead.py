@@ -1,7 +1,5 @@
 """What a thread copies ahead of the fence is as it was at the capture, wherever writer, fence and thread stand."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

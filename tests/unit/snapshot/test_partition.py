@@ -1,7 +1,5 @@
 """Ranks share out what they hold alike: every byte once, shares even, pieces no copies."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -38,7 +36,6 @@ def shares_of(leaves, ranks):
 
 
 def whole_of(pieces):
-    """The bits of a leaf put together from its pieces, each element from exactly one."""
     spec = pieces[0].spec
     shape = spec.shape if spec.part is None else spec.part.global_shape
     built = np.zeros(math.prod(shape), DTYPES[spec.dtype])
@@ -84,20 +81,17 @@ def test_shares_are_even(shapes):
         assert all(abs(size - total / ranks) <= 0.1 * total / ranks for size in sizes), ranks
 
 
-def test_frozen_leaves_are_shared_out_by_themselves():
-    leaves = [leaf("f", (1000,), lifetime="frozen"), leaf("c", (1000,)), leaf("m", (1000,), lifetime="micro")]
-    for share in shares_of(leaves, 4):
-        assert sum(piece.size_bytes for piece in share if piece.lifetime == "frozen") == 1000
-        assert sum(piece.size_bytes for piece in share) == 3000
-
-
 def test_box_is_stored_by_first_replica_and_per_rank_leaf_by_all():
+    """And frozen leaves are shared out by themselves."""
     boxes = [Box((4,), (0,)), Box((4,), (2,)), Box((4,), (0,), 1), Box((4,), (2,), 1)]
     shares = [shares_of([leaf("z", (2,), placement=box)], 4)[rank] for rank, box in enumerate(boxes)]
     assert [len(share) for share in shares] == [1, 1, 0, 0]
     assert shares[1][0].spec.placement == boxes[1]
     leaves = [leaf("acc", (30,), placement="per_rank"), leaf("w", (30,))]
     assert all(share[0] is leaves[0] for share in shares_of(leaves, 3))
+    for share in shares_of([leaf(name, (1000,), lifetime=name) for name in ("frozen", "cycle", "micro")], 4):
+        assert sum(piece.size_bytes for piece in share if piece.lifetime == "frozen") == 1000
+        assert sum(piece.size_bytes for piece in share) == 3000
 
 
 def test_pieces_are_views_and_a_source_is_called_only_by_the_reader():

@@ -3,8 +3,6 @@
 What a save copies at once is copied by several threads where it is much, and never twice in memory.
 """
 
-from __future__ import annotations
-
 import threading
 import weakref
 from functools import partial

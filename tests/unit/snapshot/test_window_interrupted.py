@@ -1,7 +1,5 @@
 """Ctrl-C at any call of a fence tears nothing, returns every buffer once, and keeps no later fence waiting."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading
@@ -64,7 +62,6 @@ class Save:
 
 
 def at_each_call(act, *, more_than, modules=SNAPSHOT) -> None:
-    """Call ``act`` with an interruption of the first call, of the second, and so on, until there is none."""
     for nth in itertools.count(1):
         interruption = partial(InterruptedCall, nth, modules)
         if not act(interruption):

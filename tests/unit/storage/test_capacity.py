@@ -1,7 +1,5 @@
 """What fits into memory: from trees of control groups as kernels show them, and from this kernel itself."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

@@ -3,15 +3,12 @@
 Nothing waits for links, pipes, sockets and devices in a run, follows them, or is spoilt by them.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import json
 import logging
 import os
 import stat
-from pathlib import Path
 
 import pytest
 from support.bad_disk import BadDisk
@@ -174,13 +171,6 @@ def scanned(monkeypatch):
     return folders
 
 
-def pipe_at(path: Path) -> int:
-    """Put a pipe there; returns its other end: while that is open, code that does not look fails instead of waiting."""
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    return os.open(path, os.O_RDWR | os.O_NONBLOCK)
-
-
 @pytest.mark.parametrize("kind", MADE)
 def test_stray_entries_leave_run_usable(run_root, outside, scanned, kind):
     newest = f"checkpoints/{NEWEST}"
@@ -203,7 +193,8 @@ def test_only_regular_files_are_read(tmp_path):
     (tmp_path / "folder").mkdir()
     if os.geteuid() == 0:
         os.mknod(tmp_path / "device", stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero, which never ends
-    storage, end = LocalStorage(tmp_path), pipe_at(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "pipe")  # while its other end is open, code that does not look fails instead of waiting
+    storage, end = LocalStorage(tmp_path), os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
     for key in os.listdir(tmp_path):
         for read in (storage.read, lambda key, size: storage.read_into(key, [memoryview(bytearray(size))])):
             with pytest.raises(CorruptCheckpointError, match=f"{key} is a folder, a pipe or a device"):

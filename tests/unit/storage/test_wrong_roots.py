@@ -1,7 +1,5 @@
 """Run roots and options as they are mistyped: what is said, and that nothing was made."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -60,7 +60,6 @@ def branched(root: Path) -> None:
 
 
 def files_of_copy(root: Path) -> dict[str, bytes]:
-    """What a copy of the run at ``root`` has, by the text of the format, but for run.json."""
     files = tree(root)
     names = committed(root)
     return {
@@ -519,16 +518,13 @@ def test_copy_of_one_checkpoint_continues_like_source(source, tmp_path):
         assert life.run.digest() == digest_at(at)
         assert life.saved_at(at + 4) == name_at(own + 2, at + 4)
         assert digest_of(target, name_at(own + 2, at + 4)) == digest_at(at + 4)
-
-
-def test_resumed_copy_of_latest_keeps_its_choice(source, target):
-    """`latest` is what a start would take; a resumed copy keeps it, though the source went on."""
+    broken = FaultyStorage(LocalStorage(tmp_path / "latest"), [Fault("kill", operations={"write"}, nth=2)])
     with pytest.raises(Killed):
-        copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"write"}, nth=2)]), "latest")
+        copy(source, broken, "latest")
     life = Life(source, keep=KeepLatest(5))
     life.restore()
     life.saved_at(14)
-    assert copy(source, target, "latest").copied == [AT_10]
+    assert copy(source, tmp_path / "latest", "latest").copied == [AT_10], "what a start would have taken then"
 
 
 def test_whole_run_and_single_checkpoint_do_not_mix(source, target, tmp_path):
@@ -561,14 +557,10 @@ def test_missing_or_corrupt_checkpoint_writes_nothing(source, target, monkeypatc
     with pytest.raises(ResumeError, match=f"{AT_8} belongs to the last attempt .*; copy the whole run"):
         copy(source, target, AT_8)
     assert not target.exists()
-
-
-def test_one_that_goes_meanwhile_is_an_error(source, target):
-    prune = gone_at(source, AT_6, "read_into", f"*/{AT_6}/*")
-    with pytest.raises(CheckpointNotFoundError, match=AT_6):
-        copy(FaultyStorage(LocalStorage(source), [prune]), target, AT_6)
-    with pytest.raises(CheckpointNotFoundError, match="copy another checkpoint to another root"):
-        copy(source, target, AT_6)
+    prune = gone_at(source, AT_6, "read_into", f"*/{AT_6}/*")  # one that goes meanwhile
+    for of, said in ((FaultyStorage(LocalStorage(source), [prune]), AT_6), (source, "copy another .* to another root")):
+        with pytest.raises(CheckpointNotFoundError, match=said):
+            copy(of, target, AT_6)
 
 
 def events_at(root: Path) -> dict[str, bytes]:

@@ -104,22 +104,20 @@ def test_wrong_sizes_and_contradictions_are_told(root):
 
 
 def test_what_a_start_would_refuse_is_told(root):
-    pristine = tree(root)
-    (root / "run.json").unlink()
-    (problem,) = audited(root).problems
-    assert "the next start creates a new one" in problem.message
-    path = root / "attempts/000001.json"
-    path.write_bytes(pristine["attempts/000001.json"][:-1])
+    """An unfinished copy; checkpoints that are all corrupt; and attempts of which only folders are left."""
+    sound = (root / "run.json").read_bytes()
+    origin = CopiedFrom(url="elsewhere", run_id=None, checkpoint=None, last_attempt=7)
+    (root / "run.json").write_bytes(encode(RunDocument(run_id="0" * 32, created_at="", copied_from=origin).sealed()))
     found = audited(root)
-    assert [problem.file for problem in found.problems] == ["run.json", "attempts/000001.json"]
-    assert {proof.outcome for proof in found.checkpoints} == {"corrupt"}
-    assert "000001.json" in found.start.problem
-    path.write_bytes(pristine["attempts/000001.json"])
+    assert {proof.outcome for proof in found.checkpoints} == {"whole"}
+    assert (found.is_fine, found.start.checkpoint) == (False, None)
+    assert "has not ended" in found.start.problem
+    (root / "run.json").write_bytes(sound)
     for name in (AT_4, AT_6):
         corrupt(root, name)
     start = audited(root).start
     assert (start.checkpoint, AT_6 in start.problem) == (None, True)
-    path.unlink()
+    (root / "attempts/000001.json").unlink()
     for name in (AT_4, AT_6):
         (root / f"checkpoints/{name}/COMMIT").unlink()
     found = audited(root)
@@ -150,16 +148,6 @@ def test_audit_reports_every_problem(root):
         assert files == {*damages, document}
 
 
-def test_copy_that_has_not_ended_starts_nothing(root):
-    origin = CopiedFrom(url="elsewhere", run_id=None, checkpoint=None, last_attempt=7)
-    (root / "run.json").write_bytes(encode(RunDocument(run_id="0" * 32, created_at="", copied_from=origin).sealed()))
-    found = audited(root)
-    assert {proof.outcome for proof in found.checkpoints} == {"whole"}
-    assert found.start.checkpoint is None
-    assert "has not ended" in found.start.problem
-    assert not found.is_fine
-
-
 def test_one_checkpoint_alone(root):
     corrupt(root, AT_4)
     assert audited(root, "latest").is_fine
@@ -175,7 +163,6 @@ def test_one_checkpoint_alone(root):
 
 @pytest.mark.parametrize("operation", ["read", "read_into"])
 def test_concurrent_retention_is_no_problem(root, monkeypatch, operation):
-    """At the first read of every file of the older one in turn, one checkpoint at a time."""
     monkeypatch.setattr(audit_module, "_AT_ONCE", 1)
     wanted = [key for key in tree(root) if AT_6 in key and key.endswith(".safetensors") == (operation == "read_into")]
     assert len(wanted) == 3

@@ -1,7 +1,5 @@
 """An answer that is not the storage's own is no answer: nothing is concluded from a gateway's page, or from less."""
 
-from __future__ import annotations
-
 import io
 import random
 from urllib.parse import parse_qs, urlsplit
@@ -36,8 +34,6 @@ TAKEN, GONE = (412, error("PreconditionFailed"), {}), (204, b"", {})
 
 
 class Server:
-    """Answers every request in the server's place: with ``reply``, or with what it returns for the request."""
-
     def __init__(self, storage, reply=None) -> None:
         self.reply, self.requests = reply, 0
         storage._client.api.meta.events.register_first("before-send.s3", self.answer)

@@ -1,7 +1,5 @@
 """Whatever a network does to any request: the call succeeds with the right bytes, or says that nothing is known."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

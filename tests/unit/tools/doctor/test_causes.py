@@ -75,13 +75,18 @@ def of_state(step, began=None, **options):
 FULL = life([of_state(step) for step in range(1, LAST + 1)])
 
 
-def test_value_lost_at_the_restore_is_the_cause():
+def test_value_lost_at_the_restore_or_never_stored_is_the_cause():
     began = {"net.level": "int 0", "net.total": "int 25"}
     line = stepped(6, {"net.level": "int 1", "net.total": "int 26"}, began, loss="new", weights="new")
     found = diagnosed(resumed(line), FULL)
     assert (found.code, found.where, found.also) == ("forgotten-state", "net.level", ())
     assert "net.level (was 5, is 0)" in found.cause
     assert diagnosed(resumed(line), FULL, unstable=["net.level"]).code == "unknown"
+    lines = [of_state(step).model_copy(update={"unstored": {"a.json": "file"}}) for step in range(1, LAST + 1)]
+    found = diagnosed(resumed(of_state(6, weights="new")), life(lines))  # no value differs
+    assert (found.code, found.where) == ("forgotten-state", "a.json")
+    assert "a.json (file)" in found.cause
+    assert diagnosed(life([of_state(1, weights="new")]), life(lines)).code == "unknown", "nothing was resumed"
 
 
 def test_value_that_differs_before_the_difference_is_the_best_lead():
@@ -94,14 +99,6 @@ def test_value_that_differs_before_the_difference_is_the_best_lead():
     found = diagnosed(resumed(*lines), FULL)
     assert (found.code, found.where, found.also) == ("forgotten-state", "net.level", ())
     assert diagnosed(resumed(lines[0], stepped(7, {"net.level": "int 0"}, weights="new")), FULL).code == "unknown"
-
-
-def test_what_cannot_be_stored_is_the_cause_if_no_value_differs():
-    lines = [of_state(step).model_copy(update={"unstored": {"a.json": "file"}}) for step in range(1, LAST + 1)]
-    found = diagnosed(resumed(of_state(6, weights="new")), life(lines))
-    assert (found.code, found.where) == ("forgotten-state", "a.json")
-    assert "a.json (file)" in found.cause
-    assert diagnosed(life([of_state(1, weights="new")]), life(lines)).code == "unknown", "nothing was resumed"
 
 
 def restored_as(again, digests):
@@ -265,11 +262,6 @@ def test_life_that_does_again_what_its_checkpoint_held_differs():
         assert (found.step, found.names, found.found) == (min(begun + 1, LAST), (), None)
 
 
-def test_causes_come_first():
-    names = [*NAMES, "named/a", "told/a"]
-    assert differing(dict.fromkeys(reversed(names), "one"), dict.fromkeys(names[1:], "other")) == names
-
-
 def test_shorter_life_differs_at_its_end():
     for shorter in (life(healthy()[:5]), life(healthy(6), begun=5)):  # the second leaves out its first micro-step
         found = first_difference(shorter, life(healthy()), LAST)
@@ -277,6 +269,8 @@ def test_shorter_life_differs_at_its_end():
     lines = [*healthy()[:5], altered(healthy()[5], "rng/numpy"), *healthy()[6:8]]
     found = first_difference(life(lines), life(healthy()), LAST)
     assert (found.step, found.names) == (6, ("rng/numpy",)), "it comes before the early end"
+    names = [*NAMES, "named/a", "told/a"]  # and causes come before their effects
+    assert differing(dict.fromkeys(reversed(names), "one"), dict.fromkeys(names[1:], "other")) == names
 
 
 def test_loss_alone_counts_unless_it_is_rounded():

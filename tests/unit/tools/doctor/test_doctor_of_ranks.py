@@ -43,20 +43,17 @@ from ckptkit.tools.doctor.result import DoctorOptions, UnusableScriptError
 SCRIPT, Seen = ranked_training.__file__, ranked_training.Run
 
 
-def examined(capsys, *what, **options):
-    chosen = DoctorOptions(**{"steps": 12, "time_limit": timedelta(seconds=60), **options})
-    code = run_doctor(launcher(2, SCRIPT, *what), chosen, keep="kept", as_json=True)
-    out, said = capsys.readouterr()
-    return code, json.loads(out) if out else said
-
-
 def killed_in(ranked: Path, life_name: str) -> list[int]:
     traces = read_traces(ranked / "kept" / f"{life_name}.trace")
     return [rank for rank, events in enumerate(traces) if any(isinstance(event, KilledEvent) for event in events)]
 
 
 def test_lives_lose_one_rank_or_all_and_every_rank_is_compared(ranked, capsys):
-    code, found = examined(capsys, kills=3)
+    options = DoctorOptions(steps=12, kills=3, time_limit=timedelta(seconds=60))
+    code = run_doctor(launcher(2, SCRIPT), options, keep="kept", as_json=True)
+    out, said = capsys.readouterr()
+    found = json.loads(out or "{}")
+    assert out, said
     assert (code, found["exact"], found["ranks"], found["steps"]) == (0, True, 2, 12)
     lives = found["lives"]
     assert [one["killed_rank"] for one in lives] == [None, None, 1, None, 0, None]

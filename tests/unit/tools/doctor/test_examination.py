@@ -145,8 +145,6 @@ def test_state_that_every_life_stores_otherwise_is_no_difference(monkeypatch):
 
 
 def of_names(digests, more, without):
-    """Lines with other values, without the names that begin so, and with names of which the numbers are filled in."""
-
     def line(number, begun, step):
         traced = stepped(step, **digests)
         kept = {name: text for name, text in traced.digests.items() if not name.startswith(without)}

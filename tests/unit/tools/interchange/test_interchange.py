@@ -32,7 +32,6 @@ from ckptkit.tools.interchange.names import of_an_optimizer
 from ckptkit.tools.interchange.weights_file import open_weights
 
 GOLDEN = Path(__file__).parents[3] / "exactness/golden/v1"
-IMPORTED = "a000001-c0000000000-m0000"
 
 
 @pytest.fixture
@@ -98,8 +97,6 @@ def test_the_parts_of_all_ranks_are_put_together(tmp_path):
 
 
 class WithStatistics(NumpyRun):
-    """Has a weight of which each rank has its own, and one that only the last rank has."""
-
     def capture(self):
         captured = super().capture()
         own = np.full(3, self.world.rank, np.int64)
@@ -209,7 +206,7 @@ def test_file_is_durable_before_it_has_its_name(tmp_path, monkeypatch):
         calls.clear()
 
 
-def test_export_that_cannot_be_meant_is_refused(tmp_path):
+def test_export_that_cannot_be_meant_and_fifo_are_refused(tmp_path):
     zeros = {"empty": np.zeros(0, np.float32), "complex": np.zeros(1, np.complex64)}
     for name, array in zeros.items():
         write_safetensors(tmp_path / "in.safetensors", {"w": (dtype_of("w", array), array.shape, array.tobytes())})
@@ -229,9 +226,6 @@ def test_export_that_cannot_be_meant_is_refused(tmp_path):
         with pytest.raises(ValueError, match=re.escape(words)):
             export_weights(root, tmp_path / file, **options)
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_fifo_is_neither_replaced_nor_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.ckpt")
     with pytest.raises(ValueError, match="cannot overwrite"):
         export_weights(GOLDEN / "numpy", tmp_path / "pipe.ckpt", overwrite=True)
@@ -257,11 +251,6 @@ HOSTILE_HEADERS = {
 }
 
 
-def hostile_safetensors(what):
-    header = json.dumps(HOSTILE_HEADERS[what]).encode()
-    return len(header).to_bytes(8, "little") + header + bytes(16)
-
-
 def message(*fields):
     return b"".join(bytes([number << 3 | 2]) + length(data) + data for number, data in fields)
 
@@ -277,7 +266,10 @@ def value(tensor, tag=b"w"):
 
 FLAG = b"\x08\x01" + message((2, b"Bool"), (3, b"\1"))
 HOSTILE = {
-    **{f"{what}.safetensors": hostile_safetensors(what) for what in HOSTILE_HEADERS},
+    **{
+        f"{what}.safetensors": len(header := json.dumps(given).encode()).to_bytes(8, "little") + header + bytes(16)
+        for what, given in HOSTILE_HEADERS.items()
+    },
     "a long header.safetensors": (1 << 40).to_bytes(8, "little") + b"{}",
     "empty.safetensors": b"",
     "noise.ckpt": bytes(range(200)),
@@ -377,7 +369,16 @@ def test_import_that_fails_leaves_nothing(tmp_path, weights, monkeypatch):
     assert set(LocalStorage(tmp_path / "run").walk("")) <= {"probe"}
 
 
-def test_import_beside_another_process_ends_with_error(tmp_path, weights):
+def test_import_into_a_root_of_another_ends_with_error(tmp_path, weights):
+    """Where it is not empty, but for a lease and a probe, and where another process begins meanwhile."""
+    (tmp_path / "free").mkdir()
+    for name in (LEASE, PROBE):
+        (tmp_path / "free" / name).write_bytes(b"{}")
+    assert import_weights(weights, tmp_path / "free").tensors == 2
+    (tmp_path / "other/checkpoints/mine").mkdir(parents=True)
+    (tmp_path / "other/checkpoints/mine/notes").touch()
+    with pytest.raises(ResumeError, match="not empty: there is checkpoints"):
+        import_weights(weights, tmp_path / "other")
     for key in ("run.json", "attempts/000001.json"):
         there = LocalStorage(tmp_path / key.partition(".")[0])
         other = Fault(lambda there=there, key=key: there.create(key, b"theirs"), operations={"create"}, key=key)
@@ -474,7 +475,7 @@ def test_the_commands_go_there_and_back(tmp_path, weights):
     assert done.exit_code == 0, done.stderr
     printed = json.loads(done.stdout)
     assert list(printed) == ["file", "format", "root", "checkpoint", "tensors", "size_bytes", "ignored", "not_in_it"]
-    assert (printed["checkpoint"], printed["tensors"], printed["root"]) == (IMPORTED, 2, str(root))
+    assert (printed["checkpoint"], printed["tensors"], printed["root"]) == ("a000001-c0000000000-m0000", 2, str(root))
     (tmp_path / "map.json").write_text('{"b.weight": "w", "b.bias": null}')
     done = ckptkit("export", root, "latest", "-o", out, "--map", tmp_path / "map.json", "--json")
     assert done.exit_code == 0, done.stderr
@@ -517,18 +518,6 @@ def test_checkpoint_names_what_the_import_left(tmp_path):
     state = document_of(LocalStorage(tmp_path / "run"), with_state=True)["state"]
     assert done.ignored == ("global_step", "note")
     assert state["imported"] == {"file": "x.ckpt", "format": "ckpt", "left_out": ["global_step", "note"]}
-
-
-def test_lease_and_probe_make_no_root_full(tmp_path, weights):
-    (tmp_path / "run").mkdir()
-    for name in (LEASE, PROBE):
-        (tmp_path / "run" / name).write_bytes(b"{}")
-    assert import_weights(weights, tmp_path / "run").tensors == 2
-    file = tmp_path / "other/checkpoints/mine/notes"
-    file.parent.mkdir(parents=True)
-    file.touch()
-    with pytest.raises(ResumeError, match="not empty: there is checkpoints"):
-        import_weights(weights, tmp_path / "other")
 
 
 def test_import_that_cannot_clear_away_stays_unfinished(tmp_path, weights):

@@ -84,7 +84,6 @@ def file(grown: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("show", VIEWS, ids=lambda view: f"{view[0]}-{view[2]}", indirect=True)
 def test_page_renders_without_errors_and_is_readable(show, file):
-    """It asks for nothing else, fits the view, and has enough contrast."""
     page, said, asked = show(file)
     width, _, _ = show.view
     assert said == []

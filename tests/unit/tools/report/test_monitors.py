@@ -52,7 +52,9 @@ def values_of(rows, name):
 
 
 def test_each_step_has_one_value_in_order(grown):
-    rows = series_of(read_story(LocalStorage(grown), NOW))
+    """And each save its costs."""
+    story = read_story(LocalStorage(grown), NOW)
+    rows = series_of(story)
     assert all(row.step <= later.step for row, later in pairwise(rows))
     names = [(row.step, name) for row in rows for name in row.values]
     assert len(names) == len(set(names))
@@ -61,11 +63,6 @@ def test_each_step_has_one_value_in_order(grown):
     assert losses == {step: pytest.approx(loss_at(step), rel=1e-12) for step in losses}
     assert list(values_of(rows, "gradient_norm")) == list(losses)
     assert {25, 300, 450, 625} <= values_of(rows, "accuracy").keys()
-
-
-def test_saves_have_their_costs(grown):
-    story = read_story(LocalStorage(grown), NOW)
-    rows = series_of(story)
     kept = {
         save.step: (save.stall_seconds, save.took_seconds, save.size_bytes)
         for attempt in story.attempts
@@ -299,7 +296,6 @@ def test_json_adds_up(grown, capsys):
 
 
 def test_stall_and_time_in_all_are_the_same_everywhere(tmp_path, capsys):
-    """In the report, in ``ckptkit goodput`` and in the last line of training."""
     life = Life(LocalStorage(tmp_path), Clock(), "node")
     with life.manager:
         life.manager.restore(life.run)

@@ -132,7 +132,7 @@ def story_of(*attempts: Attempt) -> RunStory:
     return RunStory("root", None, None, NOW, [*attempts], None, [])
 
 
-def evil_story() -> RunStory:
+def test_text_from_files_is_shown_but_never_run():
     values = {EVIL[:120]: Spread(mean=1, low=1, high=1, not_finite=0)}
     attempt = Attempt(
         **{"number": 1, "began_at": NOW, "seen_at": NOW, "from_step": 0, "to_step": 1, "how": "failed"},
@@ -142,11 +142,7 @@ def evil_story() -> RunStory:
         removals=[Removal(EVIL, None, None, EVIL)],
         points=[Point(at=EVIL[:60], first=1, last=1, cycles=1, values=values)],
     )
-    return RunStory(EVIL, EVIL, EVIL, NOW, [attempt], EVIL, [UnreadableFile(EVIL, EVIL)])
-
-
-def test_text_from_files_is_shown_but_never_run():
-    page = page_of(evil_story())
+    page = page_of(RunStory(EVIL, EVIL, EVIL, NOW, [attempt], EVIL, [UnreadableFile(EVIL, EVIL)]))
     tags = Elements(page).tags
     assert sum(tag == "script" for tag, _ in tags) == 2
     assert not [tag for tag, _ in tags if tag in ("img", "iframe", "object", "form", "a")]
@@ -221,8 +217,8 @@ def texts_of(story):
     return " ".join(" ".join(Elements(page_of(story)).texts).split())
 
 
-def eventful():
-    """Three attempts: preempted after two failures, killed, and perhaps running."""
+def test_page_and_timeline_tell_saves_failures_and_ends_apart():
+    """Of three attempts: preempted after two failures, killed, and perhaps running."""
     hours = [NOW + timedelta(hours=number) for number in range(4)]
     attempts = [
         Attempt(number, began_at=one, seen_at=other, to_step=number, how="preempted" if number == 1 else None)
@@ -233,11 +229,8 @@ def eventful():
     attempts[1].saves.append(Save("later", 5, 0, NOW, 10))
     attempts[1].world_size = 4
     attempts[1].redone_from = 4
-    return RunStory("root", None, "s3://old/run", NOW, attempts, "kept", [])
-
-
-def test_timeline_tells_saves_failures_and_ends_apart():
-    traces = timeline(eventful()).figure["data"]
+    story = RunStory("root", None, "s3://old/run", NOW, attempts, "kept", [])
+    traces = timeline(story).figure["data"]
     marks = {str(trace["marker"]["symbol"]): trace["text"] for trace in traces if "marker" in trace}
     assert not any("until the next" in str(trace.get("text")) for trace in traces), "nothing was idle"
     saves = [*marks["circle-open"], *marks["diamond"]]
@@ -249,10 +242,6 @@ def test_timeline_tells_saves_failures_and_ends_apart():
         "killed, or not closed, at step 2",
         "last recorded event, at step 3",
     ]
-
-
-def test_page_tells_ends_ranks_and_origin():
-    story = eventful()
     text = texts_of(story)
     assert text.count("running, killed, or not closed") == 1
     assert text.count("killed, or not closed") == 2

@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import os
 import signal
@@ -81,24 +82,18 @@ def test_oom_kills_are_counted(tmp_path):
 LONG = timedelta(seconds=60)
 
 
-@pytest.fixture
-def requests():
-    requests = Requests()
-    yield requests
-    requests.close()
-
-
-def test_order_of_signals_is_kept(requests):
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        os.kill(os.getpid(), number)
-        requests.wait(LONG)  # it ends the wait
-    assert requests.take() == [signal.SIGTERM, signal.SIGUSR1]
-    assert requests.take() == []
-    ear, mouth = os.pipe()
-    os.write(mouth, b"x")
-    requests.wait(LONG, [ear])
-    os.close(ear)
-    os.close(mouth)
+def test_order_of_signals_is_kept():
+    with contextlib.closing(Requests()) as requests:
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            os.kill(os.getpid(), number)
+            requests.wait(LONG)  # it ends the wait
+        assert requests.take() == [signal.SIGTERM, signal.SIGUSR1]
+        assert requests.take() == []
+        ear, mouth = os.pipe()
+        os.write(mouth, b"x")
+        requests.wait(LONG, [ear])
+        os.close(ear)
+        os.close(mouth)
 
 
 def test_handlers_come_back_and_ignored_signals_stay_so():

@@ -221,17 +221,18 @@ def test_the_scripts_own_saves_are_examined(here, capsys):
     assert not (here / "backup").exists()
 
 
-def lives_of(report) -> list[tuple[int, int, int | None]]:
-    return [(life["began_at"], life["ended_at"], life["killed_after"]) for life in report["lives"]]
-
-
 def test_first_run_that_trains_is_examined_and_the_other_is_resumed_with_it(here, capsys):
     code, report, _, cases = doctored(capsys, "beside", "first")
     assert (code, len(cases)) == (0, 5)
     assert (report["url"], report["left_out"]) == (str(here / "runs/beside"), [str(here / "runs/mine")])
     assert (report["exact"], report["steps"], report["compared"]) == (True, 9, 9 + 3 + 5 + 4)
-    assert lives_of(report) == [(0, 9, None), (0, 9, None), (0, 3, 3), (2, 7, 7), (5, 9, None)]
+    lives = [(life["began_at"], life["ended_at"], life["killed_after"]) for life in report["lives"]]
+    assert lives == [(0, 9, None), (0, 9, None), (0, 3, 3), (2, 7, 7), (5, 9, None)]
     assert sorted(path.name for path in here.iterdir()) == ["ci", "train.py"]
+    # One that is restored and not trained, such as a teacher's, has no micro-steps that could be compared.
+    code, report, _, _ = doctored(capsys, "teacher", "draws")
+    assert (code, report["url"], report["left_out"]) == (1, str(here / "runs/mine"), [str(here / "runs/teacher")])
+    assert report["difference"]["names"] == ["rng/numpy"]
 
 
 def test_run_that_begins_after_the_examined_one_goes_on_in_every_life(here, capsys):
@@ -240,13 +241,6 @@ def test_run_that_begins_after_the_examined_one_goes_on_in_every_life(here, caps
     assert "\nexact: every interrupted life is the uninterrupted one, bit for bit\n" in out
     assert "train.py twice elsewhere: 9 micro-steps, 5 lives, killed after [3, 7]\n" in out
     assert f"not examined: run root {here}/runs/next, which the script restores as well" in out
-
-
-def test_run_that_is_restored_and_not_trained_is_not_examined(here, capsys):
-    """Such as a teacher's: it has no micro-steps that could be compared."""
-    code, report, _, _ = doctored(capsys, "teacher", "draws")
-    assert (code, report["url"], report["left_out"]) == (1, str(here / "runs/mine"), [str(here / "runs/teacher")])
-    assert report["difference"]["names"] == ["rng/numpy"]
 
 
 @pytest.mark.parametrize(
