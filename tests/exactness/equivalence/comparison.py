@@ -1,7 +1,7 @@
 """Traces of training processes, and what of one differs from another; no tolerance anywhere."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,3 +72,8 @@ def assert_continues(case: Case, reference: list[Line], trace: list[Line], kill:
         late = case.traced == "after_save" and kill.moment in ("step_end", "in_write", "committed")
         least = kill.at - (inside or late)  # that one may not have been traced when it strikes
         assert committed + compared >= least, f"got to micro-step {committed + compared}, expected {least}"
+
+
+def dealt(traces: Sequence[Sequence[Line]]) -> list[str]:
+    """All ranks' samples, in the order of the one that they share."""
+    return [sample for lines in zip(*traces, strict=True) for line in lines for sample in line.samples]

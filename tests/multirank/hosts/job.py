@@ -51,7 +51,7 @@ class Job:
 
     def _by_variables(self) -> None:
         if len(self.hosts) == 1:
-            self._start(0, "rank-0", {})
+            self.ranks.append(self._started(0, "rank-0", {}))
             return
         shared = {
             "MS_WORKER_NUM": str(len(self.hosts)),
@@ -60,7 +60,8 @@ class Job:
         }
         self.scheduler = self._started(0, "scheduler", {**shared, "MS_ROLE": "MS_SCHED"})
         for rank in range(len(self.hosts)):
-            self._start(rank, f"rank-{rank}", {**shared, "MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)})
+            variables = {**shared, "MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)}
+            self.ranks.append(self._started(rank, f"rank-{rank}", variables))
 
     def _by_msrun(self) -> None:
         for rank, host in enumerate(self.hosts):
@@ -76,9 +77,6 @@ class Job:
     def _script(self, host: Host) -> list[str]:
         there = replace(self.life, homes=tuple(map(host.home, self.life.homes)))
         return [str(SCRIPT), there.dumps()]
-
-    def _start(self, rank: int, name: str, variables: dict[str, str]) -> None:
-        self.ranks.append(self._started(rank, name, variables))
 
     def _started(self, rank: int, name: str, variables: dict[str, str]) -> Running:
         host = self.hosts[rank]
@@ -121,8 +119,3 @@ def assert_continues(reference: Job, began: int, last: Job, *before: Job) -> Non
         for life in (last, *before):
             assert_equal(expected, life.traces()[rank])
     assert [one["weights"] for one in reports] == [one["weights"] for one in reference.reports()]
-
-
-def dealt(found: list[list[Line]]) -> list[str]:
-    """All ranks' samples, in the order of the one that they share."""
-    return [sample for lines in zip(*found, strict=True) for line in lines for sample in line.samples]

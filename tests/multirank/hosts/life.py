@@ -19,13 +19,11 @@ from typing import Any
 import mindspore as ms
 import mindspore.dataset as ds
 from exactness.equivalence.training import Trace
-from mindspore import nn
 from mindspore.communication import init
 
 import ckptkit as ck
 from multirank.hosts.homes import opened
-from multirank.msrun.job import Net
-from multirank.msrun.life import Digits, Plain
+from multirank.msrun.life import Digits, trained
 
 SAMPLES, GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 24, 12, 2, 3  # for one, two, three and six ranks
 STAND_STILL_SECONDS = 240
@@ -138,19 +136,8 @@ def main(life: Life) -> None:
         rank = int(os.environ["MS_NODE_ID"])
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(11)
-    network = Net()
-    optimizer = nn.Adam(network.trainable_params(), 1e-2)
-    cell = ck.AccumulationTrainCell(network, optimizer, life.accumulation_steps, clip_norm=5.0)
-    trace = Trace(str(life.trace(rank)), cell)
-    model = ms.Model(cell)
-    if life.homes:
-        point = Kept(life, rank, trace).train(model, EPOCHS, data(), dataset_sink_mode=False)
-    else:
-        model.train(EPOCHS, data(), callbacks=[Plain(trace)], dataset_sink_mode=False)
-        point = ck.ResumePoint()
-    weights = [float(one) for weight in cell.optimizer.parameters for one in weight.asnumpy().reshape(-1)]
-    found = {"checkpoint": point.checkpoint, "began": point.batches_delivered, "weights": weights}
-    life.report(rank).write_text(json.dumps(found))
+    trace, make = str(life.trace(rank)), (lambda trace: Kept(life, rank, trace)) if life.homes else None
+    life.report(rank).write_text(json.dumps(trained(life.accumulation_steps, trace, EPOCHS, data(), make)))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from exactness.equivalence.comparison import dealt
 from support.hosts.cluster import Cluster, Host, LinkDown
 from support.hosts.running import until
 
 from multirank.hosts.homes import newest
-from multirank.hosts.job import How, Job, assert_continues, dealt
+from multirank.hosts.job import How, Job, assert_continues
 from multirank.hosts.life import MICRO_BATCH, Life
 
 pytestmark = pytest.mark.extended

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -128,6 +129,26 @@ def data(life: Life) -> ds.Dataset:
     return source.dataset(["x", "y"], ranks=order).batch(MICRO_BATCH)
 
 
+def trained(
+    k: int,
+    trace_file: str,
+    epochs: int,
+    dataset: ds.Dataset,
+    make: Callable[[Trace], ck.CheckpointCallback] | None,
+    **options: object,
+) -> dict[str, object]:
+    """Train as a user would, or without ckptkit's callback if there is none to ``make``; return what a rank found."""
+    network = Net()
+    cell = ck.AccumulationTrainCell(network, nn.Adam(network.trainable_params(), 1e-2), k, clip_norm=5.0)
+    trace, model, point = Trace(trace_file, cell), Model(cell), ck.ResumePoint()
+    if make is None:
+        model.train(epochs, dataset, callbacks=[Plain(trace)], dataset_sink_mode=False)
+    else:
+        point = make(trace).train(model, epochs, dataset, dataset_sink_mode=False, **options)
+    weights = [float(value) for weight in cell.optimizer.parameters for value in weight.asnumpy().reshape(-1)]
+    return {"checkpoint": point.checkpoint, "began": point.batches_delivered, "weights": weights}
+
+
 def main(folder: Path, life: Life) -> None:
     begin(folder)
     init()
@@ -135,20 +156,9 @@ def main(folder: Path, life: Life) -> None:
     ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
     ms.set_seed(11)
     rank = get_rank()
-    network = Net()
-    cell = ck.AccumulationTrainCell(
-        network, nn.Adam(network.trainable_params(), 1e-2), life.accumulation_steps, clip_norm=5.0
-    )
-    trace = Trace(str(folder / f"trace-{rank}.jsonl"), cell)
-    model = Model(cell)
-    if life.root is None:
-        model.train(EPOCHS, data(life), callbacks=[Plain(trace)], dataset_sink_mode=False)
-        point = ck.ResumePoint()
-    else:
-        callback = Mortal(life, rank, trace)
-        point = callback.train(model, EPOCHS, data(life), checkpoint=life.checkpoint, dataset_sink_mode=False)
-    weights = [float(one) for weight in cell.optimizer.parameters for one in weight.asnumpy().reshape(-1)]
-    report(folder, rank, {"checkpoint": point.checkpoint, "began": point.batches_delivered, "weights": weights})
+    make = (lambda trace: Mortal(life, rank, trace)) if life.root is not None else None
+    trace = str(folder / f"trace-{rank}.jsonl")
+    report(folder, rank, trained(life.accumulation_steps, trace, EPOCHS, data(life), make, checkpoint=life.checkpoint))
 
 
 if __name__ == "__main__":

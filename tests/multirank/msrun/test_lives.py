@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exactness.equivalence.comparison import Line, assert_equal, read_trace, steps
+from exactness.equivalence.comparison import Line, assert_equal, dealt, read_trace, steps
 
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
@@ -94,11 +94,6 @@ def hold_elastic(
     np.testing.assert_allclose(reports[0]["weights"], expected[0]["weights"], rtol=2e-5, atol=1e-6)
 
 
-def dealt(found: list[list[Line]]) -> list[str]:
-    """All ranks' samples, in the order of the one that they share."""
-    return [sample for lines in zip(*found, strict=True) for line in lines for sample in line.samples]
-
-
 def name_at(root: str, batches: int) -> str:
     return next(
         info.name
@@ -113,7 +108,6 @@ def test_a_killed_rank_resumes_exactly(tmp_path: Path, whole: Whole) -> None:
 
 @pytest.mark.extended
 def test_two_killed_ranks_resume_as_two_and_four(tmp_path: Path, whole: Whole) -> None:
-    """Ranks that are killed and preempted resume as two, and go on as four from a boundary and in mid-cycle."""
     root = str(tmp_path / "run")
     kills = [Kill("step", 6, (1,)), Kill("saving", 11, (0,)), Kill("preempted", 11, (1,)), Kill("step", 20, (0, 1))]
     hold_chain(tmp_path, 2, root, whole(2), kills)
@@ -126,7 +120,6 @@ def test_two_killed_ranks_resume_as_two_and_four(tmp_path: Path, whole: Whole) -
 def test_four_killed_ranks_resume_from_bucket_as_two(
     tmp_path: Path, whole: Whole, bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four ranks that are killed resume in a bucket, and go on as two from a boundary and in mid-cycle."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
