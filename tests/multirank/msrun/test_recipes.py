@@ -72,7 +72,6 @@ def worker_of(msrun: int, rank: int) -> int:
 
 @pytest.mark.extended
 def test_msrun_exits_1_after_killed_rank_then_resumes(tmp_path: Path) -> None:
-    """The same command goes on from the last commit."""
 
     def variables() -> dict[str, str]:
         return {"PORT": str(free_port()), "LOGS": str(tmp_path / "logs")}

@@ -47,7 +47,6 @@ def test_every_rank_goes_on_with_its_own_bits(tmp_path: Path) -> None:
 
 
 def test_unwritable_part_voids_save_and_next_succeeds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A rank that cannot write its part fails the save of all ranks, and the next save works."""
     for loser in (0, 2):
         root, fault = tmp_path / f"{loser}", Fault("error", operations={"write"}, key=f"*m0002/rank-{loser:05d}.json")
         caplog.clear()
@@ -65,7 +64,6 @@ def test_unwritable_part_voids_save_and_next_succeeds(tmp_path: Path, caplog: py
 
 
 def test_repeated_save_failures_end_all_ranks_together(tmp_path: Path) -> None:
-    """A save that fails too often ends every rank at the same micro-step."""
     fault = Fault("error", operations={"write"}, key="*/rank-00001*", times=None)
     steps: dict[int, int] = {}
 
@@ -109,7 +107,6 @@ def test_final_save_of_ranks_forgives_earlier_failures(tmp_path: Path) -> None:
 
 
 def test_stalled_rank_prevents_commit_within_patience(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A rank that stalls means no commit, and a clear error once rank_patience is over."""
     results_of(job(tmp_path, 2, 4))
     before = committed(tmp_path)
     gate = threading.Event()
@@ -361,7 +358,6 @@ def test_rank_whose_part_failed_names_the_takeover(tmp_path: Path, failures: int
 
 
 def test_final_save_outwaits_collective_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The save at the end of training waits for slow storage longer than a collective does."""
     monkeypatch.setattr(live_run, "A_WHILE", timedelta(milliseconds=50))
     stall = Fault(lambda: threading.Event().wait(3), operations={"write"}, key="*/rank-00001.json")
 
@@ -378,7 +374,6 @@ def test_final_save_outwaits_collective_timeout(tmp_path: Path, monkeypatch: pyt
 
 
 def test_early_part_failure_reaches_rank_0_at_once(tmp_path: Path) -> None:
-    """A part that fails before its first byte is told to rank 0 at once."""
     fault = Fault("error", operations={"list"}, key="attempts")
     save = lambda manager, run, world: manager.save(run).exception(timedelta(seconds=40))  # noqa: E731
     ended = results_of(ranks(tmp_path, 2, save, faults={1: fault}, ranks=ck.Ranks(patience=timedelta(hours=1))))
@@ -387,7 +382,6 @@ def test_early_part_failure_reaches_rank_0_at_once(tmp_path: Path) -> None:
 
 
 def test_corruption_in_one_rank_sends_all_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A checkpoint that is corrupt for one rank sends all ranks back to the one before."""
     results_of(job(tmp_path, 2, 7))
     newest = tmp_path / "checkpoints" / committed(tmp_path)[-1] / "rank-00001" / "accumulators-000.safetensors"
     data = bytearray(newest.read_bytes())
@@ -470,7 +464,6 @@ def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
 
 
 def test_frozen_change_in_one_rank_is_refused(tmp_path: Path) -> None:
-    """A frozen tensor that changed in one rank only is not put together from both ranks."""
     for odd in ({0}, {1}, {0, 1}):
 
         def body(manager, run, world, odd=odd):
@@ -494,37 +487,6 @@ def test_checkpoint_of_other_world_needs_foldable_state(tmp_path: Path) -> None:
     results_of(job(tmp_path, 2, 4))
     ended = job(tmp_path, 1, 8)
     assert isinstance(ended[0].error, ResumeError)
-
-
-def test_ranks_with_different_roots_are_refused_at_start(tmp_path: Path) -> None:
-    def run(world: ThreadWorld) -> None:
-        ck.CheckpointManager(tmp_path / str(world.rank)).restore(new_run(world))
-
-    ended = run_ranks(3, run)
-    assert [type(one.error) for one in ended] == [ResumeError] * 3
-    assert all("different roots" in str(one.error) for one in ended)
-    assert "rank 1" in str(ended[0].error)
-
-
-def test_replicated_state_is_written_in_equal_shares(tmp_path: Path) -> None:
-    """At a boundary every rank writes an equal share of what is replicated."""
-    size, elements = 4, 100_000
-
-    def act(storage, world, until, **options):
-        run = NumpyRun(world=world, size=elements, accumulation_steps=CYCLE)
-        with ck.CheckpointManager(storage) as manager:
-            manager.restore(run)
-            train(run, CYCLE)
-            manager.save(run).result()
-
-    results_of(job(tmp_path, size, 0, act=act))
-    folder = tmp_path / "checkpoints" / committed(tmp_path)[0]
-    written = [sum(one.stat().st_size for one in folder.glob(f"rank-{rank:05d}/*")) for rank in range(size)]
-    whole = 2 * 4 * elements  # weights and moments; the embedding is frozen, and shared by the attempt's checkpoints
-    assert all(abs(one - whole / size) < 0.1 * whole / size for one in written)
-    frozen = [one.stat().st_size for one in (tmp_path / "frozen" / "a000001").iterdir()]
-    assert len(frozen) == size
-    assert all(abs(one - elements) < 0.1 * elements for one in frozen)
 
 
 def test_ranks_that_cannot_start_together_do_not_start(tmp_path: Path) -> None:
