@@ -1,4 +1,4 @@
-"""What a mistake in the order of fsyncs would have written to the log of a disk: each must be found by some cut."""
+"""What the log of a disk would be if fsyncs of a kind were missing: each such mistake must be found by some cut."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,14 +16,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 def mutants(log: Log) -> dict[str, Log]:
-    """By name: each kind of fsync that makes something durable left out, COMMIT put first, COMMIT removed last."""
+    """By name: each kind of fsync that makes something durable left out."""
     kinds = dict(_kinds(log))
-    found = {f"no fsync of {kind}": _without(log, kinds, kind) for kind in sorted(set(kinds.values()))}
-    if (early := _commit_first(log)) is not None:
-        found["COMMIT is put first"] = early
-    if (late := _commit_removed_last(log)) is not None:
-        found["COMMIT is removed last"] = late
-    return found
+    return {f"no fsync of {kind}": _without(log, kinds, kind) for kind in sorted(set(kinds.values()))}
 
 
 _NO_CONTENT = "a start does without its content"
@@ -109,47 +104,3 @@ def _without(log: Log, kinds: dict[int, str], kind: str) -> Log:
     return log.without(
         lambda one: isinstance(one, Sync) and (id(one) in dropped or (id(one) in idle and one.node in places))
     )
-
-
-def _named(log: Log, name: str, *, there: bool) -> list[int]:
-    """Where a file of this name appears in a folder, or goes."""
-    return [
-        number
-        for number, entry in enumerate(log.entries)
-        if isinstance(entry, Names) and name in entry.entries and (entry.entries[name] is not None) is there
-    ]
-
-
-def _commit_first(log: Log) -> Log | None:
-    """From the making of its temporary file to the fsync of its folder: before anything else in the checkpoint."""
-    result = None
-    for number in _named(log, "COMMIT", there=True):
-        result = result or log
-        entry = log.entries[number]
-        assert isinstance(entry, Names)
-        node = entry.entries["COMMIT"]
-        first = next(n for n, one in enumerate(log.entries) if isinstance(one, Names) and node in one.entries.values())
-        end = (
-            next(
-                n for n in range(number, len(log)) if isinstance(one := log.entries[n], Sync) and one.node is entry.node
-            )
-            + 1
-        )
-        made = next(
-            n for n, one in enumerate(log.entries) if isinstance(one, Names) and entry.node in one.entries.values()
-        )
-        result = result.moved(first, end, made + 1)
-    return result
-
-
-def _commit_removed_last(log: Log) -> Log | None:
-    """Its removal, with its fsync, after that of all other files of the checkpoint."""
-    result = None
-    for number in reversed(_named(log, "COMMIT", there=False)):
-        entry = log.entries[number]
-        assert isinstance(entry, Names)
-        folder = entry.node.key.rpartition("/")[2]
-        gone = next((n for n in _named(log, folder, there=False) if n > number), None)
-        if gone is not None:
-            result = (result or log).moved(number, number + 1, gone)
-    return result

@@ -42,12 +42,10 @@ from ckptkit.checkpoint.read import load
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.index import Index, Lineage
-from ckptkit.storage.system_calls import SystemCalls
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
 _LONGEST_SECONDS = 120.0  # a life that lasts longer hangs
-_CHANGES = ("open_new", "pwrite", "truncate", "fsync", "link", "replace", "unlink", "mkdir", "rmdir")
 
 
 class Job:
@@ -100,10 +98,10 @@ class Life:
             "window": ["auto", "slice", "off"],
         }
         saving = {name: rng.choice(values) for name, values in options.items()}
-        way = rng.choice(["storage call", "time", "system call" if job.is_local else "time"])
+        way = rng.choice(["storage call", "time"])
         way = "held" if rng.random() < 0.1 else way
         part = rng.choice(["before", "during", "after"]) if way != "held" else "before"
-        mean = 4.3 if way == "system call" else 2.0 if part == "during" else 3.6  # of few calls there is a "during"
+        mean = 2.0 if part == "during" else 3.6  # of few calls there is a "during"
         seconds = rng.uniform(0.001, 0.065 if job.is_local else 0.65) if way == "time" else _LONGEST_SECONDS
         steps, every = rng.randint(1, 12 * job.cycle), rng.randint(1, 2 * job.cycle + 1)
         return cls(steps, every, saving, way, int(rng.lognormvariate(mean, 0.9)) + 1, part, seconds)
@@ -113,35 +111,10 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_at_system_call(nth: int, part: str) -> None:
-    """Of this process, kill the ``nth`` call that changes a disk: before it, after it, or a write in its middle."""
-    count = itertools.count(1)
-
-    def dying(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: SystemCalls, *given: Any) -> Any:
-            is_it = next(count) == nth
-            if is_it and part == "before":
-                die()
-            if is_it and part == "during" and original.__name__ == "pwrite" and len(given[1]) > 1:
-                original(self, given[0], given[1][: len(given[1]) // 2], *given[2:])
-                die()
-            answer = original(self, *given)
-            if is_it:
-                die()
-            return answer
-
-        return call
-
-    for name in _CHANGES:
-        setattr(SystemCalls, name, dying(getattr(SystemCalls, name)))
-
-
 def live(job: Job, life: Life, other: Life, say: Callable[..., None]) -> None:
     """What the process does; ``other`` lives while this one is held."""
     storage = FaultyStorage(job.roots[0].storage())
-    if life.way == "system call":
-        die_at_system_call(life.nth, life.part)
-    elif life.way == "storage call":
+    if life.way == "storage call":
         kinds = DIVISIBLE if life.part == "during" else EVERY
         storage.inject(Fault(die, operations=kinds, nth=life.nth, when=life.part))
     elif life.way == "held":

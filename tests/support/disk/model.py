@@ -7,7 +7,7 @@ durable whatever a later one says, since Linux takes the pages for clean after a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,16 +131,7 @@ class Log:
 
     def without(self, dropped: Callable[[Entry], bool]) -> Log:
         """As if the entries for which ``dropped`` says so had never been."""
-        return self._with(entry for entry in self.entries if not dropped(entry))
-
-    def moved(self, first: int, end: int, to: int) -> Log:
-        """As if those from ``first`` to before ``end`` had come where ``to`` is."""
-        block, others = self.entries[first:end], [*self.entries[:first], *self.entries[end:]]
-        to -= len(block) if to > first else 0
-        return self._with([*others[:to], *block, *others[to:]])
-
-    def _with(self, entries: Iterable[Entry]) -> Log:
-        return Log(self.top, self.names, self.contents, list(entries))
+        return Log(self.top, self.names, self.contents, [entry for entry in self.entries if not dropped(entry)])
 
     def told(self, cut: Cut) -> str:
         """``cut`` for a person: when it was, and what was lost."""
