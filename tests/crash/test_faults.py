@@ -91,7 +91,6 @@ EFFECTS = [
 
 
 def test_fault_keeps_only_effects_before_it(tmp_path):
-    """A fault before, during or after an operation leaves what was done by then; who was killed does nothing more."""
     for (operation, when, left), action in itertools.product(EFFECTS, ACTIONS):
         root = tmp_path / f"{operation} {when} {action}"
         storage = FaultyStorage(LocalStorage(root))

@@ -4,7 +4,6 @@ import contextlib
 import itertools
 from datetime import datetime, timezone
 
-import pytest
 from support.options import grouped
 from support.runs.dict_storage import Counted, DictStorage
 from support.runs.grown import ON_REQUEST, WatchedRun
@@ -29,11 +28,6 @@ from ckptkit.testing.faults import Fault, Killed
 from .lives import bring_back, killed_saving, started, taken_away
 
 NOW, TOKEN = datetime(2030, 1, 1, tzinfo=timezone.utc), "1" * 32
-
-
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "run"
 
 
 def failed(root, times, *, saving=()):

@@ -15,11 +15,6 @@ from ckptkit.tools.prune import Rule, plan_prune, prune
 from .lives import started
 
 
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "run"
-
-
 def saved(root, *batches):
     return started(root, *batches, keep=KeepLatest(100))
 

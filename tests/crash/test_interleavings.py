@@ -139,7 +139,6 @@ def test_next_sweep_removes_zombie_data_in_void(root):
 
 
 def test_takeover_during_retention_spares_newer_attempt(new_root):
-    """The takeover comes at each call of the older attempt's save in turn."""
     probe = started(new_root(), 2, 4, 6)
     calls = probe.calls_of(lambda: probe.saved_at(8))
     assert any(call.operation == "delete" and call.keys[0].endswith("COMMIT") for call in calls)

@@ -80,11 +80,6 @@ def pruned(root, rules=RULES, branches=True, storage=None, plan=None):
     return prune(storage, plan, token=TOKEN)
 
 
-def without_voids(files):
-    """A killed prune's second one leaves void markers, as a sweep does."""
-    return {key: data for key, data in files.items() if b'"void_by"' not in data}
-
-
 @pytest.fixture
 def root(made):
     return made(two_attempts)
@@ -181,17 +176,15 @@ def test_interrupted_prune_loses_nothing_and_second_finishes(made):
         tried.add(str(sorted(left)))
         second = FaultyStorage(root.storage())
         pruned(root, storage=second)
-        check_void_before_delete([call for call in second.calls if not _of_commit(call, state)], state.void)
-        assert without_voids(tree(root)) == finished, words
+        # The removal of a whole checkpoint needs no void; a second prune leaves void markers, as a sweep does.
+        whole = tuple(f"checkpoints/{name}/" for name in state.committed)
+        calls = [call for call in second.calls if call.operation != "delete" or not call.keys[0].startswith(whole)]
+        check_void_before_delete(calls, state.void)
+        assert {key: data for key, data in tree(root).items() if b'"void_by"' not in data} == finished, words
         assert folders(tree(root)).uncommitted == [], words
         root.clear()
         check_new_start(copied(left, root), latest=NEWEST)
     assert len(tried) > 8
-
-
-def _of_commit(call, state):
-    """Whether the call removes a whole checkpoint, which needs no void."""
-    return call.operation == "delete" and any(name in key for key in call.keys for name in state.committed)
 
 
 @pytest.mark.parametrize("checkpoint", [name_at(1, 4), "latest"])

@@ -31,11 +31,6 @@ def pruned(retention):
     return [str(name) for name in retention.prune()]
 
 
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "run"
-
-
 def test_retention_ignores_remembered_commit_without_marker(root):
     life = started(root, 2, 4, 6, keep=ALL)
     _, keeping = retention(root, KeepLatest(2))

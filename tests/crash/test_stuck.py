@@ -1,6 +1,5 @@
 """One thing that cannot be removed, as another user's file or an object under legal hold, delays nothing else."""
 
-import pytest
 from support.runs.scenario import check_new_start, committed, folders, name_at, tree
 
 from ckptkit.run.keep_policy import KeepLatest
@@ -11,11 +10,6 @@ from ckptkit.tools.prune import Rule, plan_prune, prune
 from .lives import started
 
 OLDEST = name_at(1, 2)
-
-
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "run"
 
 
 def held(key):

@@ -55,21 +55,6 @@ def test_sweep_reads_only_void_sized_commits_with_data(root):
     assert reads(again) == ["attempts/000003.json"]
 
 
-def test_late_commit_keeps_its_frozen_shards(root):
-    """It lands after the walk of the sweep."""
-    started(root, 8)  # the only commit of its attempt
-    path = root / f"checkpoints/{AT_8}/COMMIT"
-    data = path.read_bytes()
-    storage, document = owner(root)
-    path.unlink()
-    landing = storage.inject(Fault(lambda: path.write_bytes(data), operations={"create"}, key=f"*{AT_8}/COMMIT"))
-    before = tree(root)
-    assert sweep(storage, document, has_mirror=False) == []
-    assert landing.fired == 1
-    assert tree(root) == {**before, f"checkpoints/{AT_8}/COMMIT": data}
-    assert any(key.startswith("frozen/a000002/") for key in before)
-
-
 def test_commit_before_void_keeps_frozen_shards(tmp_path):
     """Its folder was not there at the walk at all, or not even when the shards were to go."""
     rows = [{"operations": {"list"}, "key": "frozen"}, {"operations": {"walk"}, "key": "checkpoints/a*"}]

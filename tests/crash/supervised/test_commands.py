@@ -33,21 +33,14 @@ def causes(folder: Path) -> list[str]:
     return [one.cause for one in lives_of(folder / "root")]
 
 
-def run_with(folder: Path, command: list[str], *options: str, **streams) -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, **python_path()}
-    whole = [sys.executable, "-m", "ckptkit", "run", *options, "--", *command]
-    return subprocess.run(whole, cwd=folder, env=environment, timeout=120, check=False, **streams)
-
-
-def test_closed_stderr_stops_nothing(tmp_path: Path) -> None:
-    command = f"{PYTHON} -m ckptkit run -- {shlex.join(planned(tmp_path, ('killed', 25)))} 2>&-"
-    environment = {**os.environ, **python_path()}
-    assert subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, env=environment, check=False).returncode == 0
-    assert causes(tmp_path) == ["killed", "finished"]
-
-
-def test_death_that_a_pipe_hides_is_seen(tmp_path: Path) -> None:
-    job = Supervised(["sh", "-c", f"{shlex.join(planned(tmp_path, ('killed', 25)))} | cat"], folder=tmp_path)
+@pytest.mark.parametrize(
+    ("command", "within"),
+    [("{}", ["sh", "-c", 'exec "$@" 2>&-', "sh"]), ("{} | cat", [])],
+    ids=["closed stderr", "pipe"],
+)
+def test_death_that_a_shell_hides_is_seen(tmp_path: Path, command: str, within: list[str]) -> None:
+    whole = command.format(shlex.join(planned(tmp_path, ("killed", 25))))
+    job = Supervised(["sh", "-c", whole], folder=tmp_path, within=within)
     assert job.end() == 0, job.stderr
     assert causes(tmp_path) == ["killed", "finished"]
     assert lives_of(tmp_path / "root")[-1].last_step == TOTAL
@@ -118,7 +111,9 @@ def test_command_that_cannot_be_right_is_refused(tmp_path: Path) -> None:
     (tmp_path / "no-program").write_text("true")
     (tmp_path / "no-program").chmod(0o755)
     for command, options, says in REFUSED:
-        done = run_with(tmp_path, command, *options, input=b"", capture_output=True)
+        whole, environment = [sys.executable, "-m", "ckptkit", "run", *options, "--", *command], python_path()
+        streams = {"input": b"", "capture_output": True}
+        done = subprocess.run(whole, cwd=tmp_path, env={**os.environ, **environment}, check=False, **streams)
         assert (done.returncode, says in done.stderr.decode()) == (2, True), done.stderr
     assert not (tmp_path / "began").exists()
 

@@ -102,16 +102,13 @@ def test_it_saves_at_once_and_then_as_measured(tmp_path):
     assert cycles_of(tmp_path, 2)[0] > 151  # a next start begins with the last interval
 
 
-def schedule_of(results, time):
-    return SaveSchedule(SaveAuto(0.01), "exact", RankSync(ALONE), results, clock=time.time_of_day, monotonic=time)
-
-
 def test_another_interval_of_as_many_cycles_is_no_news(tmp_path, caplog):
     """A cycle is longer than the interval that is wanted, whatever that is: every cycle."""
     caplog.set_level(logging.INFO, "ckptkit")
     time = Manual()
     results = SaveResults("root", 3, None, RankSync(ALONE))
-    auto = schedule_of(results, time)
+    clocks = {"clock": time.time_of_day, "monotonic": time}
+    auto = SaveSchedule(SaveAuto(0.01), "exact", RankSync(ALONE), results, **clocks)
     auto.see(0)
     stalls = [0.01, 2.0, 0.01, 3.0, 0.02, 200.0]
     for cycles, stall in enumerate(stalls, 1):

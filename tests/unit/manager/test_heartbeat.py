@@ -1,11 +1,9 @@
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from support.clock import Manual
+from support.process import python
 
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.events import PhaseName
@@ -184,7 +182,7 @@ def test_file_that_is_no_record_is_none(tmp_path):
         assert read_record(tmp_path / "1.heartbeat") is None, data[:20]
 
 
-def test_import_and_use_without_supervisor_change_no_handler(tmp_path):
+def test_import_and_use_without_supervisor_change_no_handler(tmp_path, monkeypatch):
     """Neither hooks of exceptions nor handlers of signals: the process is the user's own."""
     code = (
         "import sys, faulthandler, signal\n"
@@ -196,8 +194,9 @@ def test_import_and_use_without_supervisor_change_no_handler(tmp_path):
         "    for _ in run.train_until(5): manager.step(run)\n"
         "assert sys.excepthook is sys.__excepthook__ and not faulthandler.is_enabled()\n"
     )
-    environment = {name: value for name, value in os.environ.items() if name not in (VARIABLE, "PYTHONFAULTHANDLER")}
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60)
+    for name in (VARIABLE, "PYTHONFAULTHANDLER"):
+        monkeypatch.delenv(name, raising=False)
+    python("-c", code, cwd=tmp_path)
 
 
 def test_manager_shows_its_commits_and_how_far_a_mirror_is_behind(tmp_path):
@@ -217,8 +216,7 @@ def test_manager_shows_its_commits_and_how_far_a_mirror_is_behind(tmp_path):
         "    manager.save_final(run)\n"
         "assert refused.fired and manager.mirror_lag == 2\n"
     )
-    environment = {**os.environ, VARIABLE: str(heart_folder)}
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60)
+    python("-c", code, cwd=tmp_path, environment={VARIABLE: str(heart_folder)})
     record = read(heart_folder)
     assert (record.micro_step, record.committed_step, record.mirror_lag, record.text("how")) == (5, 5, 2, "finished")
     assert record.phase is Phase.ENDED

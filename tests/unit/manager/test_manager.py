@@ -547,7 +547,6 @@ if how == "collected":
 
 @pytest.mark.parametrize("how", ["at the end", "collected"])
 def test_unawaited_failed_save_is_reported_at_exit(root, how):
-    """A failed save that nobody asked for is told when the interpreter ends."""
     done = python("-c", AT_EXIT, root, how)
     told = {
         "at the end": "the last background save failed, and the program ended without checking its result: the disk is",

@@ -96,12 +96,6 @@ def save_at(manager: CheckpointManager, run: NumpyRun, *batches: int) -> None:
         manager.save(run).result()
 
 
-def ended_in(storage) -> Ended:
-    ended = events_in(storage)[-1]
-    assert isinstance(ended, Ended)
-    return ended
-
-
 def test_how_an_attempt_ended_is_told():
     for error, how in [
         (RuntimeError("Malloc failed\nat line 3"), "failed"),
@@ -116,7 +110,7 @@ def test_how_an_attempt_ended_is_told():
         with pytest.raises(type(error)) if error is not None else nullcontext(), manager:
             if error is not None:
                 raise error
-        ended, kind = ended_in(storage), None if error is None else type(error).__name__
+        ended, kind = events_in(storage)[-1], None if error is None else type(error).__name__
         message = "" if error is None else str(error).partition("\n")[0]
         assert (ended.how, ended.error, ended.message) == (how, kind, message)
 
