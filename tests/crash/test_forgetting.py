@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-from datetime import datetime, timezone
 
 from support.options import grouped
 from support.runs.dict_storage import Counted, DictStorage
@@ -26,8 +25,6 @@ from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.faults import Fault, Killed
 
 from .lives import bring_back, killed_saving, started, taken_away
-
-NOW, TOKEN = datetime(2030, 1, 1, tzinfo=timezone.utc), "1" * 32
 
 
 def failed(root, times, *, saving=()):

@@ -1,7 +1,6 @@
 """A job of one rank with all tiers: its host's memory, another host's memory, and the bucket, while each may fail."""
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ pytestmark = pytest.mark.extended
 ROOT = "{memory}/run"
 BUCKET = "s3://runs/run"
 END = Life().micro_steps
-CUT = timedelta(seconds=10)
 SELDOM = 3600  # the first commit of a life is uploaded at once, and then only the last one
 
 Undisturbed = Callable[[int], Job]

@@ -27,7 +27,6 @@ from ckptkit.testing.state import NumpyRun
 
 SMALL = 20_011  # elements, so that a leaf takes several of the small buffers
 SMALL_BUFFER_BYTES = 16 << 10
-LARGE = 700_001  # elements: files that are written directly
 
 
 @pytest.fixture
