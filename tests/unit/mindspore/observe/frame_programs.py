@@ -51,13 +51,8 @@ PROGRAMS = {
 IN_FUNCTION = {  # in a function, after START
     "for": "for batch in batches:\n    STEP",
     "while": "batch = next(batches, None)\nwhile batch is not None:\n    STEP\n    batch = next(batches, None)",
-    "walrus": "while (batch := next(batches, None)) is not None:\n    STEP",
     "nested": "epoch, left = 0, 5\nwhile epoch < 9999:\n    while left:\n        batch = next(batches, None)\n        if batch is None:\n            return\n        batch += epoch\n        left -= 1\n        STEP\n    left = 5\n    epoch += 1",
-    "nested for": "for _ in range(1):\n    for part in ('a',):\n        for batch in batches:\n            STEP",
-    "enumerate": "for at, batch in enumerate(batches):\n    STEP",
-    "zip": "import itertools\nfor batch, _ in zip(batches, itertools.repeat(0)):\n    STEP",
     "map and filter": "for batch in map(lambda b: b * patience, filter(lambda b: b > -best, batches)):\n    STEP",
-    "islice and chain": "import itertools\nfor batch in itertools.chain((), itertools.islice(batches, 10**6)):\n    STEP",
     "genexpr": "for batch in (batch + 1 for batch in batches):\n    STEP",
     "comprehension": f"def run(batch):\n    {SHARED}\n    STEP\n    return best\nx = 7\n[run(x) for x in batches]\nnote(x)",
     "dict comprehension": f"def run(batch):\n    {SHARED}\n    STEP\n{{run(b): (lambda: b) for b in batches}}",
@@ -67,15 +62,11 @@ IN_FUNCTION = {  # in a function, after START
     "try": "error = None\nfor batch in batches:\n    try:\n        if batch > 50:\n            raise ValueError(batch)\n    except ValueError as error:\n        batch = -best\n    finally:\n        patience += 1\n    STEP",
     "retry": "epoch = 0\nwhile True:\n    try:\n        batch = next(batches)\n    except StopIteration:\n        break\n    try:\n        [][int(batch)]\n    except IndexError:\n        epoch += 1\n        batch += epoch\n    STEP",
     "with": "import contextlib, io\nwith contextlib.redirect_stderr(io.StringIO()) as text:\n    for batch in batches:\n        with contextlib.suppress(ZeroDivisionError):\n            STEP",
-    "for else": "for batch in batches:\n    if batch < 0:\n        break\n    STEP\nelse:\n    note(best)",
     "deleted": "spare = 1\ndel spare\nfor batch in batches:\n    mine = batch\n    STEP\n    del mine\n    note('mine' in locals(), 'spare' in locals())",
     "unbound at first": "for batch in batches:\n    if batch < 0.5:\n        lowest = batch + patience\n    STEP\n    try:\n        note(lowest)\n    except UnboundLocalError:\n        note('unbound')",
     "match": "for batch in batches:\n    match [patience, batch]:\n        case [0, value]:\n            batch = value * 2\n        case [_, value] if value > 40:\n            batch = value / 2\n    STEP",
     "star": "def train(best, *ema, patience=0, **factor):\n    ema, factor = ema[0], factor['factor']\n    for batch in batches:\n        STEP\ntrain(best, ema, factor=factor)",
     "locals": "seen = locals()\nseen['added'] = 1\nfor batch in batches:\n    STEP\n    note(locals()['best'])",
-    "fibonacci": "a, b = 0, 1\nfor batch in batches:\n    a, b = b, a + b\n    STEP\n    note(a)",
-    "text and bytes": "text, raw, pair = '', b'', (0, '')\nfor batch in batches:\n    text += f'{batch:.0f}'\n    pair = (pair[0] + 1, text[-3:])\n    STEP\n    note(text, *pair)",
-    "conditional": "mode = 'a'\nfor batch in batches:\n    mode = 'b' if mode == 'a' and batch > 20 else 'a'\n    batch = batch if mode == 'a' else -batch\n    STEP\n    note(mode)",
 }
 PROGRAMS |= {
     f"function: {name}": f"def train():\n    START\n{textwrap.indent(body, '    ')}\ntrain()"

@@ -41,13 +41,10 @@ class Life:
         also: Fields of `Reached`.
     """
 
-    def __init__(self, saved=None, given=None, *, epoch_size=1000, ignore=(), stored=(), by_model=True, **also):
-        self.at, self.epoch_size, self.until, self.seen = 0, epoch_size, 0, None
+    def __init__(self, saved=None, given=None, *, epoch_size=1000, ignore=(), **also):
+        self.at, self.epoch_size = 0, epoch_size
         given = [*(given or {}).items()]
-        self.observer = Observer(
-            lambda: reached(known=Known(stored={*map(id, stored)}), given=given, by_model=by_model, **also),
-            ignore=ignore,
-        )
+        self.observer = Observer(lambda: reached(given=given, by_model=True, **also), ignore=ignore)
         self.observer.load(saved)
         self.lost, self.differs = [], []
 
@@ -56,7 +53,6 @@ class Life:
         return self
 
     def batch(self):
-        """Hand out a batch: begin, or look at the data."""
         if self.observer.has_begun:
             self.observer.ask_batch()
             self.observer.hand_out(ends_epoch=(self.at + 1) % self.epoch_size == 0)

@@ -43,41 +43,26 @@ def outside():
     return listening
 
 
-def log(path):
-    for number in range(3):
-        SCRIPT.write(path, f"{number}\n", "a")
-
-
 def status(path):
     SCRIPT.write(path, "1")
     SCRIPT.read(path)
 
 
-def unchanged(path):
-    for _ in range(3):
-        SCRIPT.read(path)
-
-
-def changed_by_others(path):
-    SCRIPT.read(path)
-    path.write_text("longer than before")
-    SCRIPT.read(path)
-
-
-def updated(path):
-    SCRIPT.write(path, "1", "r+")
-
-
-FILE = [("file", "file, written and read by the training")]
-
-
 @pytest.mark.parametrize(
-    ("act", "expected"), [(log, []), (status, FILE), (unchanged, []), (changed_by_others, FILE), (updated, FILE)]
+    ("acts", "is_named"),
+    [
+        ([lambda path: SCRIPT.write(path, "1\n", "a")] * 3, False),  # a log
+        ([status], True),
+        ([SCRIPT.read] * 3, False),
+        ([SCRIPT.read, lambda path: path.write_text("longer than before"), SCRIPT.read], True),  # another program's
+        ([lambda path: SCRIPT.write(path, "1", "r+")], True),
+    ],
 )
-def test_files_that_are_read_and_change_are_named(outside, tmp_path, act, expected):
+def test_files_that_are_read_and_change_are_named(outside, tmp_path, acts, is_named):
     (tmp_path / "file").write_text("begin")
-    act(tmp_path / "file")
-    assert [*outside.changed()] == expected
+    for act in acts:
+        act(tmp_path / "file")
+    assert [*outside.changed()] == [("file", "file, written and read by the training")] * is_named
 
 
 def test_a_folder_whose_files_change_is_named(outside, tmp_path):

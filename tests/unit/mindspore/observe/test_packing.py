@@ -23,8 +23,6 @@ from fractions import Fraction
 import mindspore as ms
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from mindspore import nn
 from unit.mindspore.observe.lives import through_checkpoint
 
@@ -78,14 +76,6 @@ class Made:
         return super().__new__(cls)
 
 
-class Meter:
-    def __init__(self):
-        self.total = 0
-
-    def add(self):
-        self.total += 1
-
-
 def with_attributes(value, **attributes):
     for name, part in attributes.items():
         setattr(value, name, part)
@@ -121,7 +111,8 @@ def described(value):  # noqa: PLR0911 - one case per kind reads like a table
     kind = type(value)
     if isinstance(value, ms.Tensor):
         bits = value.view(ms.int16) if value.dtype == ms.bfloat16 else value
-        return kind, str(value.dtype), value.shape, bits.asnumpy().tobytes(), getattr(value, "requires_grad", None)
+        named = [getattr(value, name, None) for name in ("name", "requires_grad")]
+        return kind, str(value.dtype), value.shape, bits.asnumpy().tobytes(), named
     if isinstance(value, (np.ndarray, np.generic)):
         return kind, value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, (np.random.Generator, np.random.BitGenerator)):
@@ -164,10 +155,11 @@ VALUES = [
     with_attributes(HalfSlotted(), total=3, beside=[4]),
     with_attributes(Bag(a=[1]), note="n"),
     Stack([1, [2]]),
-    [Record(1), {"deep": (Point(0, deque([Slotted(0, [])])),)}],
+    [Record(1), {"deep": (Point(0, deque([Slotted(0, []), OrderedDict({(1, True): Stack([Bag(a=(None,))])})])),)}],
     *(range(3, 9, 2), slice(1, None, 2), Decimal("0.10"), Fraction(1, 3), pathlib.Path("a/b")),
     *(datetime.datetime(2020, 1, 2, 3, 4, 5, 6), datetime.date(2020, 1, 2), datetime.timedelta(1, 2)),
     *(bytearray(b"ab"), itertools.count(5), itertools.count(5, 3), itertools.count(0.5)),
+    ms.Parameter(ms.Tensor([1.0, 2.0]), name="center", requires_grad=False),
     *(itertools.cycle([1, 2, 3]), np.dtype("f4"), types.SimpleNamespace(a=[1]), datetime.timezone.utc),
 ]
 
@@ -199,16 +191,6 @@ TENSORS = ["bool_", "int8", "uint8", "int16", "int32", "int64", "uint64", "float
 def test_tensors_of_all_dtypes_come_back(dtype):
     value = ms.Tensor([[1, 0, 1]], getattr(ms, dtype))
     assert described(again(value)) == described(value)
-
-
-def test_parameters_come_back_in_place_with_name_and_switch():
-    value = ms.Parameter(ms.Tensor([1.0, 2.0]), name="center", requires_grad=False)
-    made = again(value)
-    assert isinstance(made, ms.Parameter)
-    assert (made.name, made.asnumpy().tolist(), made.requires_grad) == ("center", [1, 2], False)
-    present = ms.Parameter(ms.Tensor([0.0, 0.0]), name="center", requires_grad=False)
-    assert again(value, present) is present
-    assert present.asnumpy().tolist() == [1, 2]
 
 
 def spawned(seed, children=3):
@@ -256,12 +238,6 @@ def test_what_is_there_already_changes_in_place(present, saved):
     assert described(present) == described(saved)
 
 
-def test_a_view_writes_into_the_memory_that_it_shows():
-    memory = np.zeros(4)
-    assert again(np.array([1.0, 2.0]), memory[1:3]).base is memory
-    assert memory.tolist() == [0, 1, 2, 0]
-
-
 def test_a_new_value_shares_no_memory_with_the_saved_one():
     saved = {"array": np.zeros(3), "list": [1]}
     first, packed = packer().slot(saved)
@@ -284,15 +260,10 @@ def test_iterators_go_on_where_they_were(items, begin, steps):
 
 
 def test_references_lead_to_the_objects_of_the_new_process():
-    elsewhere = Meter()
-    references = {"meter": elsewhere, "function": advanced, "class": Record}
+    elsewhere = Stack()
+    references = {"stack": elsewhere, "function": advanced, "class": Record}
     value = again([elsewhere, advanced, Record], references=references)
     assert [part is held for part, held in zip(value, (elsewhere, advanced, Record), strict=True)] == [True] * 3
-
-
-def test_a_class_with_a_new_of_its_own_makes_no_objects():
-    with pytest.raises(CannotPackError, match="Made makes its objects in a __new__"):
-        again(Made())
 
 
 @pytest.mark.parametrize(
@@ -310,19 +281,6 @@ def test_objects_of_unlike_kinds_do_not_replace_each_other(first, second):
 @pytest.mark.parametrize("value", [3, "a", (1,), frozenset(), Ident(1), ms.Tensor([1]), np.float32(1), sys])
 def test_what_never_changes_has_no_place_of_its_own(value):
     assert signature_of(value) is None
-
-
-def test_objects_are_made_without_their_init_or_setattr():
-    made = again(Guarded.__new__(Guarded))
-    assert type(made) is Guarded
-
-
-class Guarded:
-    def __init__(self):
-        raise AssertionError("runs the class")
-
-    def __setattr__(self, name, value):
-        raise AssertionError("runs the class")
 
 
 def local_object():
@@ -369,33 +327,15 @@ def test_bytes_count_over_all_slots_of_a_packer():
     small.slot(0)  # what is refused takes no bytes from the next
 
 
-def test_a_factory_that_has_no_name_is_refused():
-    with pytest.raises(CannotPackError):
-        again(defaultdict(lambda: 7, {"a": 1}))
+def test_what_needs_code_of_the_users_to_be_made_is_refused():
+    for value, why in ((Made(), "Made makes its objects in a __new__"), (defaultdict(lambda: 7, {"a": 1}), "function")):
+        with pytest.raises(CannotPackError, match=why):
+            again(value)
 
 
 def test_a_dict_that_is_there_keeps_a_factory_without_a_name():
     assert again(defaultdict(lambda: 7, {"a": 1}), present := defaultdict(lambda: 8)) is present
     assert (present["a"], present["b"]) == (1, 8)
-
-
-def test_one_object_in_two_places_stays_one():
-    shared = [1]
-    made = again({"current": shared, "all": [shared]})
-    assert made["all"][0] is made["current"]
-
-
-def test_what_a_refused_value_holds_is_packed_with_the_next():
-    packing, shared = packer(), [1]
-    with pytest.raises(CannotPackError):
-        packing.slot([shared, [].append])
-    packed = through_checkpoint(packing.slot({"held": shared}))
-    assert Unpacker({}.get, class_of).slot(*packed) == {"held": [1]}
-
-
-def test_members_of_a_set_are_packed_without_their_repr():
-    made = again({Unprintable(3)})
-    assert [member.number for member in made] == [3]
 
 
 @dataclass(frozen=True)
@@ -406,29 +346,13 @@ class Unprintable:
         raise AssertionError("runs the class")
 
 
-ATOMS = st.one_of(
-    *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.binary(max_size=4)),
-    *(st.sampled_from(Phase), st.builds(np.float32, st.floats(width=32))),
-)
-KEYS = st.one_of(st.integers(), st.text(max_size=3), st.tuples(st.integers(), st.booleans()))
+def test_members_of_a_set_are_packed_without_their_repr():
+    assert [member.number for member in again({Unprintable(3)})] == [3]
 
 
-def containers(parts):
-    return st.one_of(
-        *(st.lists(parts, max_size=4), st.lists(parts, max_size=3).map(tuple)),
-        st.dictionaries(KEYS, parts, max_size=3),
-        *(st.builds(Record, parts, st.lists(parts, max_size=2)), st.builds(Point, parts, parts)),
-        *(st.lists(parts, max_size=3).map(deque), st.dictionaries(KEYS, parts, max_size=3).map(OrderedDict)),
-        *(st.lists(parts, max_size=2).map(Stack), st.dictionaries(KEYS, parts, max_size=2).map(Bag)),
-    )
-
-
-NESTED = st.recursive(ATOMS, containers, max_leaves=12)
-
-
-@settings(max_examples=60)
-@given(saved=NESTED)
-def test_nested_values_come_back(saved):
-    before = described(saved)
-    assert described(again(saved)) == before
-    assert described(saved) == before
+def test_what_a_refused_value_holds_is_packed_with_the_next():
+    packing, shared = packer(), [1]
+    with pytest.raises(CannotPackError):
+        packing.slot([shared, [].append])
+    packed = through_checkpoint(packing.slot({"held": shared}))
+    assert Unpacker({}.get, class_of).slot(*packed) == {"held": [1]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import enum
 import json
 import pathlib
 import random
@@ -13,21 +12,12 @@ import numpy as np
 import pytest
 from mindspore import nn
 from support.process import python
+from unit.mindspore.observe.test_packing import Ident, Phase
 
 from ckptkit.mindspore.observe.value_kinds import Known, described, text_of
 
 
-class Phase(enum.Enum):
-    WARM = 1
-    MAIN = 2
-
-
-class Ident(int):
-    pass
-
-
 def values():
-    """Values of which no two have one text."""
     advanced = [np.random.default_rng(1), random.Random(1), np.random.RandomState(1), np.random.PCG64(4)]
     advanced[0].random(), advanced[1].random(), advanced[2].random_sample(), advanced[3].random_raw()
     return [
@@ -35,12 +25,7 @@ def values():
         *("x" * 300, "x" * 299 + "y", b"x" * 300, np.float32(1), np.float64(1), np.int64(1), np.bool_(True)),
         *(Phase.WARM, Phase.MAIN, Ident(1), pathlib.Path("a"), pathlib.PurePosixPath("a")),
         *({1}, {1, 2}, {"a", "b", "c"}, frozenset({1}), {(1, "a")}, {(1, "b")}),
-        *(
-            np.arange(6, dtype="f4"),
-            np.arange(6, dtype="f8"),
-            np.arange(6, dtype="f4").reshape(2, 3),
-            np.zeros(6, "f4"),
-        ),
+        *(np.arange(6, dtype="f4"), np.arange(6, dtype="f8"), np.arange(6, dtype="f4").reshape(2, 3)),
         *(np.zeros((1, 1)), np.zeros(1), np.array([[np.nan]]), np.zeros(0), np.zeros((0, 2))),
         *(ms.Tensor([1.0]), ms.Tensor([2.0]), ms.Tensor([1]), ms.Tensor([1.0], ms.bfloat16)),
         *(np.random.default_rng(2), random.Random(1), np.random.RandomState(1), np.random.PCG64(3), *advanced),
