@@ -74,6 +74,14 @@ class Dropping(Mlp):
         return self.out(ops.dropout(self.norm(self.hidden(x)), p=0.4, training=True))
 
 
+class Quiet(Mlp):
+    """Changes no parameter in its forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.Identity()
+
+
 class Evaluating(nn.Cell):
     """Loss, prediction and label, as ``Model.fit`` wants them."""
 
@@ -136,7 +144,6 @@ class Trace(Callback):
 
     def __init__(self):
         self.steps = {}
-        self.batches = {}
         self.epochs = {}
         self.evaluated = {}
 
@@ -145,7 +152,6 @@ class Trace(Callback):
         batch = hashlib.sha256(b"|".join(one.asnumpy().tobytes() for one in params.train_dataset_element))
         assert params.cur_step_num not in self.steps
         self.steps[params.cur_step_num] = digest(params.train_network) + batch.hexdigest()
-        self.batches[params.cur_step_num] = batch.hexdigest()
         self.epochs[params.cur_step_num] = params.cur_epoch_num
         np.random.rand()
         random.random()
@@ -235,6 +241,15 @@ class Job:
 def reference(mode: str = "pynative") -> dict[int, str]:
     """The trace of three epochs of a `Job` with all defaults, without ckptkit's callback."""
     return Job(mode=mode).uninterrupted(3).steps
+
+
+def names(root):
+    return [info.name for info in ck.CheckpointManager(root).checkpoints()]
+
+
+def later(steps, at):
+    """What was noted after micro-step ``at``."""
+    return {step: noted for step, noted in steps.items() if step > at}
 
 
 def survived(root, kills, epochs=3, **options):

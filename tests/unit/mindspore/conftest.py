@@ -24,7 +24,6 @@ def kernel_threads_as_they_are(request, monkeypatch):
 
 @pytest.fixture
 def shown(caplog):
-    """Reads what ckptkit logged."""
     caplog.set_level("INFO", "ckptkit")
     return lambda: "\n".join(record.getMessage() for record in caplog.records if record.name == "ckptkit")
 

@@ -39,7 +39,6 @@ def train_cell(network):
 
 
 def saved(root):
-    """A run of one commit with parameters of every dtype; its network."""
     begin_process()
     network = Mixed()
     cell = train_cell(network)

@@ -55,7 +55,6 @@ class Monitor(LossMonitor):
 
 
 def hooked(hook, name="on_train_step_end"):
-    """A callback of the user's with one hook."""
     return type("Mine", (Callback,), {name: hook, "__module__": __name__})()
 
 

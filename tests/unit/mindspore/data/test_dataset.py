@@ -301,19 +301,11 @@ def test_what_cannot_be_positioned_is_refused():
         DatasetPosition(pipeline())
 
 
-class Source:
-    def __len__(self):
-        return 23
-
-    def __getitem__(self, index):
-        return index
-
-
 def augmented(seed, **options):
     def drawn(sample, rng):
         return np.array([sample]), rng.random(2)
 
-    return data.Augmented(Source(), drawn, seed=seed).dataset(["x", "z"], **options).batch(5)
+    return data.Augmented(range(23), drawn, seed=seed).dataset(["x", "z"], **options).batch(5)
 
 
 def test_augmentation_depends_on_seed_epoch_index_only():

@@ -69,17 +69,7 @@ def test_samplers_give_whole_epochs():
     assert list(sampler)[:2] == [SAMPLES + 2, SAMPLES + 3]
 
 
-class Ids:
-    """Sample i is i."""
-
-    def __len__(self):
-        return SAMPLES
-
-    def __getitem__(self, index):
-        return np.int64(index)
-
-
-AUGMENTED = Augmented(Ids(), lambda sample, rng: (sample, np.float32(rng.random())), seed=1)
+AUGMENTED = Augmented(np.arange(SAMPLES), lambda sample, rng: (sample, np.float32(rng.random())), seed=1)
 
 
 def pipeline(rank, world_size, batch=2, **changed):
@@ -93,7 +83,6 @@ def dealt(per_rank):
 
 
 def read(iterator, epochs):
-    """Per micro-step the ids, and their noise."""
     return [(ids.tolist(), noise.tolist()) for _ in range(epochs) for ids, noise in iterator]
 
 
@@ -189,7 +178,6 @@ def indices(rank, world_size, **changed):
 
 
 def in_order(per_rank):
-    """All numbers in the order of the micro-steps."""
     return [int(number) for step in zip(*per_rank, strict=True) for part in step for number in part]
 
 

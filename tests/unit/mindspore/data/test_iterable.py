@@ -7,6 +7,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from support.loaders import Again, DrawingAgain
+from support.training import later
 
 from ckptkit import data
 from ckptkit.errors import ResumeError
@@ -21,7 +22,6 @@ STORED = ("epoch", "place", "level", "order", "read")
 
 @pytest.fixture
 def told(caplog):
-    """Reads what ckptkit logged since it was last read."""
     caplog.set_level("INFO", "ckptkit")
 
     def read():
@@ -97,18 +97,11 @@ def life(make, recorded=None, until=None, epochs=EPOCHS, *, tells="before"):
         if tells == "after":
             source.tell(float(np.mean(batch)))
         if position.delivered == until:
-            break
-    else:
-        recorded = {**position.state(position.delivered), "numpy": np.random.get_state()}
-    return given, recorded
-
-
-def later(given, at):
-    return {number: batch for number, batch in given.items() if number > at}
+            return given, recorded
+    return given, {**position.state(position.delivered), "numpy": np.random.get_state()}
 
 
 def loader(iterate):
-    """A loader that is iterated in another way."""
     return type(iterate.__name__, (Loader,), {"__iter__": iterate})
 
 
@@ -181,8 +174,6 @@ class OfGlobal(Loader):
 
 
 class Itself(Loader):
-    """Is its own iterator."""
-
     def __iter__(self):
         if self.place == BATCHES:
             self.end()
@@ -318,8 +309,6 @@ def test_state_far_ahead_is_named_early(told):
 
 
 class Timed(variant(Loader, "orders", False, True)):
-    """Says something else at each call."""
-
     calls = 0
 
     def state_dict(self):
@@ -399,8 +388,6 @@ def test_epoch_with_state_that_became_longer_is_named(told):
 
 
 class Lengthening(Again):
-    """Has a batch more in each epoch."""
-
     def __iter__(self):
         self.batches.append(np.full(3, len(self.batches)))
         return super().__iter__()

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import types
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -12,7 +13,7 @@ from mindspore.experimental import optim
 from support.loaders import Again, DrawingAgain, Rows, WithState
 from support.options import grouped
 from support.own_loop import OwnLoop
-from support.training import Job, Mlp, accumulation_cell, adam, begin_process, checkpoints, digest, pipeline
+from support.training import Job, Mlp, accumulation_cell, adam, begin_process, checkpoints, digest, later, pipeline
 
 import ckptkit as ck
 from ckptkit import data
@@ -61,10 +62,6 @@ class Life(OwnLoop):
         self.epochs.append(self.batches.epoch)
         # A fresh start draws no state from the disturbed generators, hence not theirs.
         return digest_of([batch, *(parameter.asnumpy() for parameter in self.cell.get_parameters())])
-
-
-def later(steps, at):
-    return {step: bits for step, bits in steps.items() if step > at}
 
 
 @pytest.mark.parametrize(
@@ -325,15 +322,8 @@ def test_a_loop_that_reads_ahead_is_named(tmp_path, shown):
         assert words in shown()
 
 
-class EveryThird:
-    """Says that three batches are a cycle."""
-
-    accumulation_steps = 3
-    micro_step = 0
-
-
 def test_strict_refuses_a_cycle_read_ahead(tmp_path):
-    cycle = EveryThird()
+    cycle = types.SimpleNamespace(accumulation_steps=3, micro_step=0)
     loop = Functional(tmp_path, cycle=cycle, strict=True)
     left = iter(loop.batches)
     batch, *_ = [next(left) for _ in range(4)]  # not ahead(): strict refuses what it holds, before any batch

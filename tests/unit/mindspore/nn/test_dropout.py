@@ -1,36 +1,18 @@
 """`ckptkit.nn.Dropout`: its masks, their statistics, and what they depend on."""
 
 import copy
+import hashlib
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn
-from support.training import Mlp, begin_process, both_modes
+from support.training import begin_process, both_modes
 
 import ckptkit as ck
-from ckptkit.mindspore.nn.dropout import _key
 from ckptkit.nn import Dropout
 
 ONES = np.ones((50, 40), np.float32)
-
-
-def finalizer(bits):
-    bits = (bits ^ bits >> np.uint32(16)) * np.uint32(0x85EBCA6B)
-    bits = (bits ^ bits >> np.uint32(13)) * np.uint32(0xC2B2AE35)
-    return bits ^ bits >> np.uint32(16)
-
-
-def expected_mask(key, step, count, p):
-    """The definition once more, with NumPy's unsigned numbers."""
-    with np.errstate(over="ignore"):
-        golden = np.uint32(0x9E3779B9)
-        before = finalizer(np.uint32(key & 0xFFFFFFFF) ^ np.uint32(step) * golden)
-        within = finalizer(before + golden)
-        bits = np.arange(count, dtype=np.uint32) ^ before
-        bits = (bits ^ bits >> np.uint32(16)) * np.uint32(0x85EBCA6B) ^ within
-        bits = (bits ^ bits >> np.uint32(13)) * np.uint32(0xC2B2AE35)
-    return bits.view(np.int32) >= round(p * 2**32) - 2**31
 
 
 def masks(dropout, calls, x=ONES):
@@ -38,17 +20,13 @@ def masks(dropout, calls, x=ONES):
     return [dropout(ms.Tensor(x)).asnumpy() != 0 for _ in range(calls)]
 
 
-def test_seeds_mean_the_same_mask_in_every_version():
-    """Recorded: a release that drew others would train something else from the same seed."""
-    assert (_key(7, 3), _key(2**40 + 5, 0)) == (-406303585, -640078843)
-
-
 @both_modes
-def test_masks_are_the_documented_function_in_both_modes(mode):
+def test_masks_of_a_seed_are_those_of_stored_runs_in_both_modes(mode):
+    """Recorded of the documented function: a release that drew others would train something else."""
     begin_process(mode=mode)
     dropout = Dropout(0.3, seed=2**40 + 5, layer=3)
-    for step, mask in enumerate(masks(dropout, 4)):
-        assert np.array_equal(mask.reshape(-1), expected_mask(_key(2**40 + 5, 3), step, ONES.size, 0.3))
+    drawn = b"".join(mask.tobytes() for mask in masks(dropout, 4))
+    assert hashlib.sha256(drawn).hexdigest()[:32] == "bdda3180e453817b68dc1fa399785139"
     assert int(dropout.step.asnumpy()) == 4
 
     def total(x):
@@ -88,20 +66,10 @@ def test_other_probabilities_and_seeds_are_refused():
             Dropout(0.5, **wrong)
 
 
-class Dropping(Mlp):
-    def __init__(self):
-        super().__init__()
-        self.drop = Dropout(0.4)
-
-    def logits(self, x):
-        return self.out(self.drop(self.norm(self.hidden(x))))
-
-
 def test_masks_go_on_whatever_was_made_before(root):
     def build():
-        network = Dropping()
-        cell = ck.AccumulationTrainCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), 3)
-        return network.drop, ck.StateManager(cell)
+        drop = Dropout(0.4)
+        return drop, ck.StateManager(drop)
 
     given, state = build()
     masks(given, 2)

@@ -7,14 +7,13 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from support.memory import contents_of
 from support.training import MODES, accumulation_cell, begin_process, samples, tensors
 
 import ckptkit as ck
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
-from ckptkit.mindspore.parameters.apply import RestoreTarget, assign, live_bytes, tensor_of
+from ckptkit.mindspore.parameters.apply import assign, live_bytes, tensor_of
 
 SHAPES = [(), (1,), (3,), (2, 0), (5, 7)]
 
@@ -67,22 +66,6 @@ def test_values_are_seen_by_what_is_compiled_already(mode):
     assert tensors(resumed) == tensors(whole)
     # In place: whoever holds the memory still sees the parameter.
     assert {name: view.tobytes() for name, view in views.items()} == tensors(whole)
-
-
-def test_what_is_not_stored_becomes_zero(monkeypatch):
-    for live in (True, False):
-        monkeypatch.setattr("ckptkit.mindspore.parameters.apply.can_be_live", lambda live=live: live)
-        parameter = ms.Parameter(ms.Tensor(np.ones((2, 3), np.float32)), name="w")
-        seen = {"w": leaf_of("w", parameter.asnumpy(), role="weights")}
-        RestoreTarget({"w": parameter}, {}, seen, ()).zero("w")
-        assert not parameter.asnumpy().any(), live
-    cell = accumulation_cell(2).set_train()
-    state = ck.StateManager(cell)
-    state.begin("runs")
-    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")  # at a boundary, without accumulators
-    cell(*map(ms.Tensor, samples(4).values()))
-    state.apply(contents)
-    assert not any(sums.asnumpy().any() for sums in cell.accumulators)
 
 
 def test_memory_in_another_order_is_not_written():
@@ -149,7 +132,6 @@ def bits(cell, first=0, last=6):
 
 
 def saved(root, first, last, steps=3):
-    """The cell for the rows, after a checkpoint of it."""
     cell, state = cut(first, last)
     with ck.CheckpointManager(root) as manager:
         manager.restore(state)

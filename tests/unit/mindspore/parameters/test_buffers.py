@@ -44,8 +44,6 @@ class Remembering(Mlp):
 
 
 class Named(Mlp):
-    """Has buffers of the given names and values."""
-
     def __init__(self, **buffers):
         super().__init__()
         for name, value in buffers.items():

@@ -62,8 +62,6 @@ def test_trained_parameters_begin_no_run(root, tmp_path):
 
 
 class Counting(nn.SequentialCell):
-    """All that a call changes is a buffer."""
-
     def __init__(self):
         super().__init__(nn.Dense(6, 3))
         self.register_buffer("calls", ms.Tensor(np.zeros((), np.int64)))
@@ -83,8 +81,6 @@ def test_buffer_that_counted_begins_no_run(root):
 
 
 class Mistake(Callback):
-    """Fails before anything is trained."""
-
     def on_train_step_begin(self, run_context):
         raise CrashError
 

@@ -11,8 +11,6 @@ from ckptkit.errors import ResumeError
 
 
 class Fails(nn.Momentum):
-    """An optimizer whose call is out of memory."""
-
     def construct(self, gradients):
         raise MemoryError("no memory")
 

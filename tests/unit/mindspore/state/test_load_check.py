@@ -13,8 +13,6 @@ import ckptkit as ck
 
 
 class Counter:
-    """Takes over what it is given."""
-
     def __init__(self):
         self.count, self.rows = 0, []
 
@@ -43,8 +41,6 @@ class Clock(Counter):
 
 
 class Later(Counter):
-    """Takes its state over when it is iterated."""
-
     def load_state_dict(self, state):
         self.pending = state
 

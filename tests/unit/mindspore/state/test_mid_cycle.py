@@ -16,6 +16,7 @@ from support.training import (
     Dropping,
     Interrupt,
     Job,
+    Quiet,
     accumulation_cell,
     adam,
     checkpoints,
@@ -29,23 +30,9 @@ EPOCHS = 3
 STEPS = EPOCHS * SIZE
 
 
-class Quiet(nn.Cell):
-    """Changes no parameter in its forward pass."""
-
-    def __init__(self):
-        super().__init__()
-        self.hidden = nn.Dense(6, 8)
-        self.out = nn.Dense(8, 3)
-
-    def construct(self, x, y):
-        return ops.square(self.out(ops.tanh(self.hidden(x))) - y).mean()
-
-
 class Noisy(Quiet):
-    """Draws from MindSpore's generator."""
-
-    def construct(self, x, y):
-        return ops.square(self.out(ops.dropout(ops.tanh(self.hidden(x)), p=0.3, training=True)) - y).mean()
+    def logits(self, x):
+        return self.out(ops.dropout(ops.tanh(self.hidden(x)), p=0.3, training=True))
 
 
 def job():
@@ -54,7 +41,6 @@ def job():
 
 @functools.cache
 def whole():
-    """The steps of an uninterrupted job."""
     return job().uninterrupted(EPOCHS).steps
 
 
@@ -72,15 +58,21 @@ def lives(root, kills, *callbacks, **options):
 
 
 class Draws(Callback):
+    """Draws as a training begins, and for each epoch, as for a new order of something."""
+
     def on_train_begin(self, run_context):
         np.random.rand()
 
+    def on_train_epoch_begin(self, run_context):
+        np.random.rand(3)
 
-def test_start_of_the_first_cycle_has_what_callbacks_drew_before(tmp_path):
+
+def test_rewind_leaves_draws_of_begin_hooks_to_next_start(tmp_path):
+    """The start of the first cycle has what they drew before it."""
     expected = job().uninterrupted(EPOCHS, Draws()).steps
-    seen, places = lives(tmp_path, [3], Draws(), every=1, mid_cycle="rewind")
-    assert places == ["c0000000000-m0000"]
+    seen, places = lives(tmp_path, [3, 8, 9], Draws(), every=1, mid_cycle="rewind", keep=ck.KeepLatest(99))
     assert seen == expected
+    assert [int(place[1:11]) for place in places] == [0, 0, 1, 1, 2], "each life stores each boundary once"
 
 
 def test_align_waits_for_the_boundary(tmp_path):
@@ -139,9 +131,9 @@ class Counting(Quiet):
         super().__init__()
         self.seen = ms.Parameter(ms.Tensor([0.0]), name="seen", requires_grad=False)
 
-    def construct(self, x, y):
+    def logits(self, x):
         ops.assign_add(self.seen, ops.ones_like(self.seen))
-        return ops.square(self.out(ops.tanh(self.hidden(x))) - y).mean()
+        return super().logits(x)
 
 
 def test_rewind_refuses_save_after_forward_changed_state(tmp_path):
@@ -150,18 +142,3 @@ def test_rewind_refuses_save_after_forward_changed_state(tmp_path):
         broken.started(checkpoints(tmp_path, 6, mid_cycle="rewind"), EPOCHS)
     assert broken.cell.counters.micro_steps == 6
     assert ck.CheckpointManager(tmp_path).checkpoints() == []
-
-
-class Drawing(Callback):
-    """Draws at the beginning of every epoch, as for a new order of something."""
-
-    def on_train_epoch_begin(self, run_context):
-        np.random.rand(3)
-
-
-def test_rewind_leaves_epoch_begin_draws_to_next_start(tmp_path):
-    expected = job().uninterrupted(EPOCHS, Drawing()).steps
-    seen, places = lives(tmp_path, [8, 9], Drawing(), every=1, mid_cycle="rewind", keep=ck.KeepLatest(99))
-    assert seen == expected
-    cycles = [int(place[1:11]) for place in places]
-    assert cycles == [0, 1, 1, 2], "each life stores each boundary once"

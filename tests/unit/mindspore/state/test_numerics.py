@@ -17,8 +17,6 @@ INPUTS = "the types of its inputs"
 
 
 class Noisy(nn.learning_rate_schedule.LearningRateSchedule):
-    """A schedule of the user's that draws, and counts its calls."""
-
     calls = 0
 
     def construct(self, step):

@@ -9,7 +9,7 @@ import pytest
 from mindspore import nn
 from support.corrupt import corrupt
 from support.memory import contents_of
-from support.training import Mlp, accumulation_cell, begin_process, digest, disturb, sums_prefix, tensors
+from support.training import Quiet, accumulation_cell, begin_process, digest, disturb, sums_prefix, tensors
 from test_state import Box, manager, trained
 
 import ckptkit as ck
@@ -28,16 +28,8 @@ def way(request, monkeypatch):
     return request.param
 
 
-class Plain(Mlp):
-    """Keeps no statistics, so that its cycles can begin again."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.Dense(8, 8)
-
-
 def train_cell():
-    return accumulation_cell(3, network=Plain)
+    return accumulation_cell(3, network=Quiet)  # without statistics, so that its cycles can begin again
 
 
 def saved(root, *calls, box=None):

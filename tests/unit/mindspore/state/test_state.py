@@ -32,7 +32,6 @@ from ckptkit.mindspore.state.manager import StateManager
 
 
 def stored(capture):
-    """What a checkpoint of ``capture`` gives back."""
     return contents_of(capture, "a000001-c0000000001-m0001")
 
 
@@ -223,14 +222,11 @@ class Box:
 
 
 class Renamed(Mlp):
-    """Lacks a parameter and has another one, one of another shape and one of another dtype."""
-
     def __init__(self):
         super().__init__()
         self.hidden = nn.Dense(6, 8, has_bias=False)
-        self.norm.moving_mean = ms.Parameter(
-            ms.Tensor(np.zeros(8, np.float16)), name="norm.moving_mean", requires_grad=False
-        )
+        mean = ms.Tensor(np.zeros(8, np.float16))
+        self.norm.moving_mean = ms.Parameter(mean, name="norm.moving_mean", requires_grad=False)
         self.out = nn.Dense(8, 3, bias_init=ms.Tensor(np.zeros(3, np.float32)))
         self.out.bias = ms.Parameter(ms.Tensor(np.zeros(4, np.float32)), name="out.bias")
         self.last = ms.Parameter(ms.Tensor(np.zeros(3, np.float32)), name="last")
@@ -267,9 +263,7 @@ def test_other_learning_rates_are_refused_with_advice():
     """As where more epochs are asked for, and the list of rates is made for them."""
     contents = stored(StateManager(rates([0.1] * 6, [0.2] * 6)).capture())
     for now in ([0.1] * 9, [0.1] * 4, 0.1, nn.CosineDecayLR(0.0, 0.1, 9)):
-        with pytest.raises(
-            ck.StateMismatchError, match=r"Only learning rates differ.*the epochs that it is for.*impor"
-        ):
+        with pytest.raises(ck.StateMismatchError, match=r"Only learning rates differ.*the epochs that it is for.*impo"):
             StateManager(rates(now, now)).apply(contents)
     with pytest.raises(ck.StateMismatchError, match="The weights fit, so build the optimizer as it was"):
         StateManager(accumulation_cell(3)).apply(contents)
@@ -309,7 +303,6 @@ def test_rates_that_the_checkpoint_overrides_are_named(caplog):
 
 @pytest.fixture
 def contents():
-    """A checkpoint after 15 batches of the pipeline, with a user's object."""
     state = StateManager(trained(accumulation_cell(4), 15), pipeline(), box=Box("theirs"))
     state.position.prepare(0, None)
     state.count_delivered(15)
@@ -389,13 +382,8 @@ def test_section_that_nobody_here_wrote_is_refused():
     state.apply(contents)
 
 
-def test_counts_that_disagree_are_refused():
-    """Of calls and delivered batches, and of updates; a restore forgets what was counted before."""
-    state = StateManager(trained(accumulation_cell(4), 3), pipeline())
-    state.position.prepare(0, None)
-    state.count_delivered(2)
-    with pytest.raises(ck.ResumeError, match=r"called 3 times, but 2 batches were delivered"):
-        state.capture()
+def test_counts_of_updates_that_disagree_are_refused():
+    """A restore forgets what was counted before."""
     state = StateManager(accumulation_cell(2))
     state.begin("runs/counted")
     contents = stored(state.capture())

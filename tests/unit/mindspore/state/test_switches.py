@@ -8,6 +8,7 @@ from mindspore import amp, nn
 from mindspore.experimental import optim
 from mindspore.train import Callback
 from support.memory import contents_of
+from support.own_loop import OwnLoop
 from support.training import (
     NOTES,
     CrashError,
@@ -18,6 +19,7 @@ from support.training import (
     begin_process,
     checkpoints,
     digest,
+    later,
     pipeline,
 )
 
@@ -77,8 +79,7 @@ def test_what_was_switched_once_stays_switched(tmp_path, mode, at, switched):
     with pytest.raises(CrashError):
         job.started(checkpoints(tmp_path, at), 3, switching, Interrupt(at + 1))
     job, switching = short()
-    found = job.resumed(checkpoints(tmp_path), 3, switching).steps
-    assert found == {step: one for step, one in expected.items() if step > at}
+    assert job.resumed(checkpoints(tmp_path), 3, switching).steps == later(expected, at)
 
 
 def test_modes_are_put_back_cell_by_cell(caplog):
@@ -121,6 +122,10 @@ def test_graph_compiled_without_evaluating_cell_is_refused():
         ({"clip_norm": 1.0}, {}, "pynative", "was taken with clip_norm=1.0, this train cell has None"),
         ({}, {"clip_norm": 0.5}, "pynative", "was taken with clip_norm=None, this train cell has 0.5"),
         ({"window": 50}, {"window": 60}, "pynative", "scale_window=50)', this train cell has 'DynamicLossScaler("),
+        ({"remainder": "flush"}, {"remainder": "drop"}, "pynative", "remainder='flush', this train cell has 'drop'"),
+        ({}, {"normalize": "samples"}, "pynative", "normalize='micro_batches', this train cell has 'samples'"),
+        ({}, {"k": 2}, "pynative", "=4, this train cell has 2. Build it with accumulation_steps=4, or pass training="),
+        ({}, {"k": {0: 4, 50: 2}}, "pynative", "=4, this train cell has {0: 4, 50: 2}. Build it with accum"),
         ({}, {}, "graph", "taken in PYNATIVE_MODE, this process is in GRAPH_MODE"),
     ],
 )
@@ -140,72 +145,54 @@ def test_another_train_cell_or_mode_is_refused_by_name(first, second, mode, word
     assert digest(cell) == before
 
 
-class Evaluations:
+class Evaluations(OwnLoop):
     """A loop without a train cell, over a network with normalization, that evaluates at some steps."""
 
-    def __init__(self, root, at, *, before=True, within=(False, True), late=False):
+    def __init__(self, root, *, before=True, within=(False, True), late=False):
         begin_process()
         self.network = Mlp()
         if before:  # else the first evaluation says for the first time that it trains
             self.network.set_train()
+        self.within, self.late = within, late
         self.optimizer = nn.Momentum(self.network.trainable_params(), 0.1, 0.9)
-        self.batches = ck.data.resumable(pipeline(36), 1)
-        self.state = ck.StateManager([self.network, self.optimizer], self.batches, training=ck.Training(ignore=NOTES))
-        self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
-        self.at, self.within, self.late = at, within, late
-        self.steps = {}
+        self.gradients = ms.value_and_grad(self.network, None, self.optimizer.parameters)
+        batches = ck.data.resumable(pipeline(36), 1)
+        state = ck.StateManager([self.network, self.optimizer], batches, training=ck.Training(ignore=NOTES))
+        super().__init__(root, self.optimizer, batches, state=state, save=ck.SaveEvery(micro_steps=1))
 
-    def evaluate(self, x, y):
-        self.network.set_train(self.within[0])
-        self.network(x, y)
-        self.network.set_train(self.within[-1])
+    def train(self, batch):
+        if self.late:  # the save was within the evaluation
+            self.network.set_train()
+        self.optimizer(self.gradients(*batch)[1])
+        if self.state.progress().batches_delivered in (3, 7):
+            self.network.set_train(self.within[0])
+            self.network(*batch)
+            self.network.set_train(self.within[-1])
 
-    def run(self, until=None):
-        gradients = ms.value_and_grad(self.network, None, self.optimizer.parameters)
-        with self.manager as manager:
-            manager.restore(self.state)
-            for x, y in self.batches:
-                self.optimizer(gradients(x, y)[1])
-                number = self.state.progress().batches_delivered
-                if number in self.at:
-                    self.evaluate(x, y)
-                manager.step(self.state)
-                if number in self.at and self.late:  # the save was within the evaluation
-                    self.network.set_train()
-                self.steps[number] = digest(self.network)
-                if number == until:
-                    break
-        return self.steps
+    def look(self, batch):
+        return digest(self.network)
 
 
 @pytest.mark.parametrize("options", [{"before": False}, {"within": (False,), "late": True}, {}])
 def test_mode_of_a_whole_network_is_that_of_its_next_micro_step(tmp_path, options):
-    def job(root):
-        return Evaluations(tmp_path / root, [3, 7], **options)
-
-    expected = job("whole").run()
-    job("cut").run(3)
-    assert job("cut").run(6) == {step: one for step, one in expected.items() if 3 < step <= 6}
-    assert job("cut").run() == {step: one for step, one in expected.items() if step > 6}
+    expected, _, second, last = (
+        Evaluations(tmp_path / root, **options).run(until).steps
+        for root, until in (("whole", None), ("cut", 3), ("cut", 6), ("cut", None))
+    )
+    assert second | last == later(expected, 3)
+    assert min(last) == 7
 
 
 def test_network_that_stays_in_evaluation_resumes_so(tmp_path, caplog):
     """At the first such save, the loop is taken for one that sets it back, and the next micro-step tells."""
-
-    def job(root):
-        return Evaluations(tmp_path / root, [3, 7], within=(False,))
-
-    expected = job("whole").run()
+    expected = Evaluations(tmp_path / "whole", within=(False,)).run().steps
     assert "Mlp was in evaluation mode at a save, and still is in the micro-step after it" in caplog.text
     for until in (3, 6):
-        job(f"cut at {until}").run(until)
-        found = job(f"cut at {until}").run()
-        assert (found == {step: one for step, one in expected.items() if step > until}) == (until != 3)
+        _, steps = (Evaluations(tmp_path / f"{until}", within=(False,)).run(at).steps for at in (until, None))
+        assert (steps == later(expected, until)) == (until != 3)
 
 
 class ByName:
-    """A training whose network and optimizer are both given by name."""
-
     def __init__(self, root, weight_decay=0.1):
         begin_process(mode="pynative")
         self.network = Mlp().set_train()
@@ -215,7 +202,6 @@ class ByName:
         self.manager.restore(self.state)
 
     def switched(self):
-        """What may be switched, as it is now."""
         still = [one.name for one in self.network.get_parameters() if not one.requires_grad]
         evaluating = [name for name, cell in self.network.cells_and_names() if not cell.training]
         group = self.optimizer.param_groups[0]
