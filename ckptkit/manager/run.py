@@ -53,7 +53,7 @@ from ckptkit.run.retention import Retention, sweep
 from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.snapshot import Capturable, Handling, IncompleteStepError, StagingArea, Window
 from ckptkit.storage import Storage
-from ckptkit.storage.capacity import room_of
+from ckptkit.storage.capacity import limit_at
 
 _log = logging.getLogger("ckptkit")
 
@@ -651,7 +651,7 @@ class Run:
 
 def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync, patience: Patience) -> Saver | PartSaver:
     """Return what writes the saves of this rank; free what the remains of dead saves occupy, if it can."""
-    room = room_of(setup.storage, CHECKPOINTS)
+    room = partial(limit_at, setup.storage, CHECKPOINTS)
     if not rank_sync.leads:
         return PartSaver(setup.storage, opened.document, rank_sync.rank, room)
     mirrors, document = setup.mirrors, opened.document

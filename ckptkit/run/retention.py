@@ -128,7 +128,7 @@ class Retention:
         stuck: set[CheckpointName] = set()
         try:
             self._list()
-            while lacking_bytes() and (chosen := self._expendable(lacking_bytes(), stuck)):
+            while lacking_bytes() > 0 and (chosen := self._expendable(lacking_bytes(), stuck)):
                 self._check_fence()
                 removed += self._remove(chosen[:1])
                 stuck.update(folder.name for folder in chosen[:1] if folder.name in self._stuck)

@@ -11,9 +11,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ckptkit.checkpoint.commit import keys_below, publish, read_commit, remove_data, void
@@ -32,7 +31,7 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.run.ownership import check_fence
 from ckptkit.run.retention import Retention
 from ckptkit.storage import Storage
-from ckptkit.storage.capacity import UNLIMITED, Room
+from ckptkit.storage.capacity import NO_LIMIT, Limit
 from ckptkit.storage.local_files import has_no_room
 
 _log = logging.getLogger("ckptkit")
@@ -48,7 +47,7 @@ class SaveResult:
 class _RankSaver:
     """Is the base of both savers: what only one of them does is nothing here."""
 
-    def __init__(self, storage: Storage, attempt: AttemptDocument, room: Room) -> None:
+    def __init__(self, storage: Storage, attempt: AttemptDocument, room: Callable[[], Limit]) -> None:
         self._storage, self._attempt, self._room = storage, attempt, room
         self._tries: dict[tuple[int, int], int] = {}
         self.frozen = FrozenShards(storage, attempt, self._check_fence)
@@ -84,7 +83,7 @@ class Saver(_RankSaver):
         retention: Retention,
         receipts: Receipts | None = None,
         *,
-        room: Room = UNLIMITED,
+        room: Callable[[], Limit] = lambda: NO_LIMIT,
     ) -> None:
         super().__init__(storage, attempt, room)
         self._run_id, self._retention, self._receipts = run_id, retention, receipts
@@ -171,11 +170,10 @@ class Saver(_RankSaver):
     def _make_room(self, request: SaveRequest) -> None:
         """Remove what may go if the save does not fit, and refuse the save if it still does not."""
         needed = needed_bytes(request, self.frozen)
-        lacking_bytes = partial(self._room.lacking_bytes, needed)
-        if lacking_bytes():
-            self._removed += self._retention.make_room(request.name, lacking_bytes)
+        if needed > self._room().free_bytes:
+            self._removed += self._retention.make_room(request.name, lambda: needed - self._room().free_bytes)
         try:
-            self._room.expect(needed, str(request.name))
+            self._room().expect(needed, str(request.name))
         except StorageError:
             self._give_up()  # other ranks may have begun to write
             raise
@@ -270,7 +268,9 @@ class Saver(_RankSaver):
 class PartSaver(_RankSaver):
     """Writes the parts of one rank above 0; rank 0 decides whether to commit them."""
 
-    def __init__(self, storage: Storage, attempt: AttemptDocument, rank: int, room: Room = UNLIMITED) -> None:
+    def __init__(
+        self, storage: Storage, attempt: AttemptDocument, rank: int, room: Callable[[], Limit] = lambda: NO_LIMIT
+    ) -> None:
         super().__init__(storage, attempt, room)
         self._rank = rank
 
@@ -281,7 +281,7 @@ class PartSaver(_RankSaver):
         frozen_bytes = self.frozen.written_bytes
         try:
             self._check_fence()
-            self._room.expect(needed_bytes(request, self.frozen), f"rank {self._rank} of {request.name}")
+            self._room().expect(needed_bytes(request, self.frozen), f"rank {self._rank} of {request.name}")
             receipt = write_part(self._storage, self._attempt, request, self.frozen, self._rank)
             post(self._storage, request.name, receipt)
         except StaleAttemptError:

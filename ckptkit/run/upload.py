@@ -44,7 +44,7 @@ from ckptkit.run.ownership import check_fence, read_run
 from ckptkit.run.retention import Retention, remove_each, remove_frozen, sweep
 from ckptkit.run.root_and_mirrors import Homes, share_documents
 from ckptkit.storage import Storage
-from ckptkit.storage.capacity import room_of
+from ckptkit.storage.capacity import limit_at
 from ckptkit.storage.local_files import has_no_room
 
 UploadOutcome = Literal["copied", "present", "void", "gone"]
@@ -190,7 +190,7 @@ class Uploader(_RankUploader):
                 return
             opened = open_checkpoint(self._mirror, name, self._document(name))
             # In memory, with room for the next save beside it: that one matters more.
-            room_of(self._local, CHECKPOINTS).expect(2 * opened.size_bytes, f"{name} and the next save")
+            limit_at(self._local, CHECKPOINTS).expect(2 * opened.size_bytes, f"{name} and the next save")
             self.size_bytes, self.done_bytes = opened.size_bytes, 0
             self._copy_home(Transfer(self._mirror, self._local, opened))
         except CkptKitError as error:

@@ -86,7 +86,7 @@ class StagingArea:
         monotonic: Callable[[], float] = time.monotonic,
         *,
         is_remote: bool = False,
-        free_bytes: Callable[[], int | None] = lambda: None,
+        free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._free_bytes = free_bytes
         self._last: CopyAhead | None = None

@@ -141,7 +141,7 @@ class CopyAhead(_Filler):
     ) -> None:
         self.lacking_bytes = 0  # what the writer will probably not have read when the fence comes
         self.memory_bytes = self.limit_bytes = 0  # what all buffers need for that, and may take
-        self.free_bytes: Callable[[], int | None] = lambda: None  # it may hang, so only the thread asks
+        self.free_bytes: Callable[[], int] = lambda: 0  # it may hang, so only the thread asks
         self.ranks = 1  # that may all be on this machine
         self.pace: float | None = None  # bytes that the writer read in a micro-step, once the fence has come
         super().__init__(pool, cost)
@@ -216,7 +216,7 @@ class CopyAhead(_Filler):
         """Return how much all buffers may take: beyond the pool's limit, this rank's part of half of what is free."""
         if self.limit_bytes <= self._pool.limit_bytes:
             return self.limit_bytes
-        beyond_bytes = (self.free_bytes() or 0) // (2 * self.ranks)
+        beyond_bytes = self.free_bytes() // (2 * self.ranks)
         return min(self.limit_bytes, self._pool.limit_bytes + beyond_bytes // BUFFER_BYTES * BUFFER_BYTES)
 
 

@@ -1,8 +1,7 @@
 """Tells how many more bytes fit at a run root in memory (tmpfs or ramfs), before the first of them is written.
 
 The pages belong to the control group of the process that writes them, and a group above its limit gets a process
-killed. The tightest limit counts; page cache that the kernel can reclaim is free, swap is not. Other file systems have
-no limit here. Any thread.
+killed. The tightest limit counts; page cache that the kernel can reclaim is free, swap is not. Any thread.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,65 +22,45 @@ from ckptkit.storage.protocol import Storage
 RESERVE_BYTES = 64 << 20  # of memory that stays free: training goes on while a save is written
 _MAGIC = frozenset({0x01021994, 0x858458F6})  # f_type of tmpfs and ramfs
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-_LIMITS = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}  # by version
 _CACHE = ("inactive_file", "active_file", "slab_reclaimable")  # rows of memory.stat that the kernel can reclaim
 
 
 class Limit(NamedTuple):
-    """Holds one limit on what fits: free bytes (negative if too much is used), all bytes, its name, a write's error."""
-
-    free_bytes: int
+    free_bytes: int  # negative if too much is used
     total_bytes: int
     name: str
-    number: int
-
-
-class Room:
-    """Has room for what fits into ``folder``, which need not exist; for everything, if that is None or on a disk."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
-
-    def tightest(self) -> Limit | None:
-        """Return the limit that decides now; None where the folder is not in memory."""
-        if self._folder is None:
-            return None
-        folder = next(parent for parent in (self._folder, *self._folder.absolute().parents) if parent.exists())
-        if not is_in_memory(folder):
-            return None
-        mounted = os.statvfs(folder)
-        free_bytes, total_bytes = mounted.f_bavail * mounted.f_frsize, mounted.f_blocks * mounted.f_frsize
-        limit = Limit(free_bytes, total_bytes, f"the size of the file system (`df -h {folder}`)", errno.ENOSPC)
-        return min([*_of_memory(), *([limit] if total_bytes else [])], default=None)  # ramfs has no size
-
-    def lacking_bytes(self, needed_bytes: int) -> int:
-        """Return how many of ``needed_bytes`` do not fit now."""
-        limit = self.tightest()
-        return 0 if limit is None else max(0, needed_bytes - limit.free_bytes)
+    number: int  # of the error of a write above it
 
     def expect(self, needed_bytes: int, what: str) -> None:
-        """Raise StorageError if ``needed_bytes`` do not fit now; the message calls them ``what``."""
-        limit = self.tightest()
-        if limit is not None and needed_bytes > limit.free_bytes:
+        """Raise StorageError if ``needed_bytes`` do not fit; the message calls them ``what``."""
+        if needed_bytes > self.free_bytes:
             raise StorageError(
                 f"{what} was not begun, because the run root is in memory and has no room for it: it needs "
-                f"{size(needed_bytes)}, and {size(max(0, limit.free_bytes))} of {size(limit.total_bytes)} are free by "
-                f"{limit.name}.\n  Raise this limit, or keep fewer (keep=ck.KeepLatest(2)), or use mirror=, which lets "
+                f"{size(needed_bytes)}, and {size(max(0, self.free_bytes))} of {size(self.total_bytes)} are free by "
+                f"{self.name}.\n  Raise this limit, or keep fewer (keep=ck.KeepLatest(2)), or use mirror=, which lets "
                 "older checkpoints go before a save, or give a run root on a disk."
-            ) from OSError(limit.number, os.strerror(limit.number))
+            ) from OSError(self.number, os.strerror(self.number))
 
 
-UNLIMITED = Room()
+NO_LIMIT = Limit(sys.maxsize, sys.maxsize, "", 0)
 
 
-def room_of(storage: Storage, folder: str) -> Room:
-    return Room(Path(storage.url) / folder) if isinstance(storage, LocalStorage) else UNLIMITED
+def limit_at(storage: Storage, folder: str) -> Limit:
+    """Return the limit that decides now at ``folder``, which need not exist; `NO_LIMIT` where it is not in memory."""
+    path = Path(storage.url, folder).absolute()
+    place = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not isinstance(storage, LocalStorage) or not is_in_memory(place):
+        return NO_LIMIT
+    mounted = os.statvfs(place)
+    free_bytes, total_bytes = mounted.f_bavail * mounted.f_frsize, mounted.f_blocks * mounted.f_frsize
+    limit = Limit(free_bytes, total_bytes, f"the size of the file system (`df -h {place}`)", errno.ENOSPC)
+    return min([NO_LIMIT, *_of_memory(), *([limit] if total_bytes else [])])  # ramfs has no size
 
 
-def free_beside(storage: Storage, folder: str) -> int | None:
-    """Return how much memory this process may take now; None if the system does not say, or the checkpoint needs it."""
-    limit = None if room_of(storage, folder).tightest() is not None else min(_of_memory(), default=None)
-    return None if limit is None else max(0, limit.free_bytes)
+def free_beside(storage: Storage, folder: str) -> int:
+    """Return how much memory copies may take now; 0 if the system does not say, or ``folder`` needs it."""
+    limit = min(_of_memory(), default=None)
+    return 0 if limit is None or limit_at(storage, folder) != NO_LIMIT else max(0, limit.free_bytes)
 
 
 def is_in_memory(folder: Path) -> bool:
@@ -96,27 +76,32 @@ def in_pages(size_bytes: int) -> int:
 
 def _of_memory() -> Iterator[Limit]:
     """Yield the limits of the machine, of the control groups of this process and of those above them."""
-    machine = _table(_PROC / "meminfo")
+    machine = _rows(_PROC / "meminfo")
     if "MemAvailable:" in machine:
-        free_kib, total_kib = machine["MemAvailable:"], machine["MemTotal:"]
-        yield _memory(1024 * free_kib, 1024 * total_kib, "the memory of this machine (MemAvailable)")
+        free_bytes, total_bytes = 1024 * machine["MemAvailable:"], 1024 * machine["MemTotal:"]
+        yield _memory(free_bytes, total_bytes, "the memory of this machine (MemAvailable)")
     for line in _text(_PROC / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        mount, (limit_file, usage_file) = (_GROUPS / "memory", _LIMITS[1]) if controllers else (_GROUPS, _LIMITS[2])
-        group = mount / path.lstrip("/")  # in a container, it may be a path of the host: then only the mount exists
-        for folder in (group, *group.parents):
-            limit, usage = _text(folder / limit_file).strip(), _text(folder / usage_file).strip()
-            if limit.isdigit() and usage.isdigit():  # "max" is no limit; that of version 1 is too large to decide
-                stat = _table(folder / "memory.stat")  # of version 1, "total_" counts the groups below, too
-                cache_bytes = sum(stat.get(f"total_{row}", stat.get(row, 0)) for row in _CACHE)
-                name = f"the memory limit of this container ({folder / limit_file})"
-                yield _memory(int(limit) - int(usage) + cache_bytes, int(limit), name)
+        group, names = _GROUPS / path.lstrip("/"), ("memory.max", "memory.current")
+        if controllers:  # version 1
+            group, names = _GROUPS / "memory" / path.lstrip("/"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        # In a container, the path may be one of the host: then only the mount exists.
+        for folder in (group, *group.parents) if "memory" in (controllers or "memory").split(",") else ():
+            limit, used = (_text(folder / name).strip() for name in names)
+            if limit.isdigit() and used.isdigit():  # "max" is no limit; that of version 1 is too large to decide
+                rows = _rows(folder / "memory.stat")  # of version 1, "total_" counts the groups below, too
+                cache_bytes = sum(rows.get(f"total_{row}", rows.get(row, 0)) for row in _CACHE)
+                free_bytes = int(limit) - int(used) + cache_bytes
+                yield _memory(free_bytes, int(limit), f"the memory limit of this container ({folder / names[0]})")
 
 
 def _memory(free_bytes: int, total_bytes: int, name: str) -> Limit:
     return Limit(free_bytes - min(RESERVE_BYTES, total_bytes // 16), total_bytes, name, errno.ENOMEM)
+
+
+def _rows(file: Path) -> dict[str, int]:
+    rows = map(str.split, _text(file).splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
 def _text(file: Path) -> str:
@@ -124,8 +109,3 @@ def _text(file: Path) -> str:
         return file.read_text()
     except OSError:
         return ""  # what cannot be read limits nothing
-
-
-def _table(file: Path) -> dict[str, int]:
-    rows = map(str.split, _text(file).splitlines())
-    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}

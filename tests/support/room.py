@@ -10,34 +10,30 @@ from pathlib import Path
 import pytest
 
 from ckptkit.manager import run as live_run
-from ckptkit.storage.capacity import Limit, Room, in_pages
+from ckptkit.storage.capacity import Limit, in_pages
 
 
-class CountedRoom(Room):
+class CountedRoom:
     """Has ``total_bytes`` for the files below ``root``, as a tmpfs of this size counts them."""
 
     def __init__(self, root: Path, total_bytes: int) -> None:
         self.root = root
         self.total_bytes = total_bytes
-        self.needed: list[int] = []
+        self.needed: list[int] = []  # by saves
 
     @property
     def used_bytes(self) -> int:
         files = (path for path in self.root.rglob("*") if path.is_file() and path.parent.name != ".reserve")
         return sum(in_pages(path.stat().st_size) for path in files)
 
-    def lacking_bytes(self, needed_bytes: int) -> int:
-        self.needed.append(needed_bytes)
-        return super().lacking_bytes(needed_bytes)
-
-    def tightest(self) -> Limit:
+    def __call__(self) -> Limit:
         free = self.total_bytes - self.used_bytes
         return Limit(free, self.total_bytes, "the size of the file system (a test)", errno.ENOSPC)
 
 
-def install(monkeypatch: pytest.MonkeyPatch, room: Callable[[], Room]) -> None:
-    """Let managers find ``room()`` at their run root."""
-    monkeypatch.setattr(live_run, "room_of", lambda storage, folder: room())
+def install(monkeypatch: pytest.MonkeyPatch, room: Callable[[], Limit]) -> None:
+    """Let managers take ``room()`` for the limit at their run root."""
+    monkeypatch.setattr(live_run, "limit_at", lambda storage, folder: room())
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A root with several mirrors: the newest whole checkpoint of all goes on, and each mirror follows by itself."""
 
+import errno
 import shutil
 from contextlib import nullcontext
 from datetime import timedelta
@@ -18,6 +19,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror
 from ckptkit.run import upload
 from ckptkit.run.keep_policy import KeepLatest
+from ckptkit.storage.capacity import Limit
 from ckptkit.testing.faults import Fault
 
 HOMES = ("memory", "neighbour", "bucket")
@@ -241,25 +243,20 @@ def test_fault_at_any_upload_call_loses_nothing(tmp_path, template, home):
     strike_each_call(tmp_path, template, Life, home, 8)
 
 
-class NoRoom:
-    def expect(self, needed_bytes, what):
-        raise StorageError(f"there is no room for {what}")
-
-
 @pytest.mark.parametrize("full", [True, False])
 def test_copy_back_that_fails_leaves_nothing(tmp_path, monkeypatch, caplog, full):
     """A root in memory is asked for room first."""
     started(tmp_path, 2, 5).manager.close()
     shutil.rmtree(tmp_path / "memory")
     if full:
-        monkeypatch.setattr(upload, "room_of", lambda storage, folder: NoRoom())
+        monkeypatch.setattr(upload, "limit_at", lambda storage, folder: Limit(0, 0, "a test", errno.ENOSPC))
     life = Life(tmp_path)
     failed = life.homes["memory"].inject(Fault("error", operations={"write"}, nth=2, times=3))
     assert life.restore().checkpoint == name_at(1, 5)
     life.settle()
     assert failed.fired == (0 if full else 3)
     assert f"could not copy {name_at(1, 5)} back to {tmp_path / 'memory'}" in warnings_in(caplog)
-    assert ("there is no room for" in warnings_in(caplog)) == full
+    assert ("has no room for it" in warnings_in(caplog)) == full
     left = [key for key in tree(tmp_path / "memory") if key.startswith(("checkpoints/", "frozen/"))]
     assert [key for key in left if not key.endswith("COMMIT")] == []
     life.homes["memory"].clear()

@@ -1,6 +1,6 @@
 """A run root in memory that fills: what does not fit is not begun, and room is made by what may go."""
 
-import threading
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,23 +11,30 @@ from support.runs.ranks import committed as committed_by_ranks
 from support.runs.scenario import Life, check_new_start, committed, digest_at, digest_of, folders, name_at, tree
 from support.thread_ranks import results_of
 
+from ckptkit.checkpoint.write import needed_bytes
 from ckptkit.errors import StaleAttemptError, StorageError
+from ckptkit.manager import run as live_run
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror, Saving
+from ckptkit.run import saver
 from ckptkit.run.keep_policy import KeepEvery, KeepLatest
 from ckptkit.storage import LocalStorage
-from ckptkit.storage.capacity import UNLIMITED, Room, in_pages
+from ckptkit.storage.capacity import NO_LIMIT, Limit, in_pages
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
 PAGE = in_pages(1)
 PLENTY = 1 << 30
+NO_ROOM = Limit(0, PLENTY, "a test", errno.ENOSPC)
 
 
 @pytest.fixture
 def room(root: Path, monkeypatch: pytest.MonkeyPatch) -> CountedRoom:
     counted = CountedRoom(root, PLENTY)
-    install(monkeypatch, lambda: counted)
+    install(monkeypatch, counted)
+    monkeypatch.setattr(
+        saver, "needed_bytes", lambda *given: counted.needed.append(needed_bytes(*given)) or counted.needed[-1]
+    )
     return counted
 
 
@@ -172,17 +179,17 @@ def test_rank_without_room_fails_the_save_of_all(
     tmp_path: Path, full: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is committed, nothing stays, and both ranks go on; later there is room."""
-    refusals = [0]
+    refusals = [NO_ROOM] * (1 if full else 4)  # rank 0 asks again while it makes room
 
-    class Once(CountedRoom):
-        def expect(self, needed_bytes: int, what: str) -> None:
-            self.total_bytes = refusals.pop() if refusals else PLENTY
-            super().expect(needed_bytes, what)
+    new = live_run._new_saver
 
-    def room() -> Room:
-        return Once(tmp_path, PLENTY) if threading.current_thread().name == f"rank-{full}" else UNLIMITED
+    def new_saver(setup, opened, rank_sync, patience):
+        made = new(setup, opened, rank_sync, patience)
+        if rank_sync.rank == full:
+            made._room = lambda: refusals.pop() if refusals else NO_LIMIT
+        return made
 
-    install(monkeypatch, room)
+    monkeypatch.setattr(live_run, "_new_saver", new_saver)
     lives = results_of(job(tmp_path, 2, 13, every=2))
     assert "has no room for it" in caplog.text
     there = committed_by_ranks(tmp_path)
@@ -199,8 +206,8 @@ def test_real_tmpfs_refuses_what_does_not_fit(tmp_path: Path, monkeypatch: pytes
     """With the kernel's own numbers where this user may mount one, and with counted ones elsewhere."""
     with small_tmpfs(tmp_path / "small", "4m") as mounted:
         root = tmp_path / "small" / "run"
-        room = Room(root) if mounted else CountedRoom(root, 4 << 20)
-        install(monkeypatch, lambda: room)
+        if not mounted:
+            install(monkeypatch, CountedRoom(root, 4 << 20))
         manager = CheckpointManager(root, keep=KeepLatest(100), saving=Saving(on_error="warn"))
         run = NumpyRun(accumulation_steps=4, size=80_000)  # 0.96 MB of tensors in a checkpoint, and 0.32 frozen
         manager.restore(run)

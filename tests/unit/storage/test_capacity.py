@@ -9,7 +9,7 @@ import pytest
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage, capacity
-from ckptkit.storage.capacity import Limit, Room, free_beside, is_in_memory, room_of
+from ckptkit.storage.capacity import NO_LIMIT, Limit, free_beside, is_in_memory, limit_at
 from ckptkit.testing.faults import FaultyStorage
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -85,7 +85,7 @@ NO_LIMITS = [(version, "pods/job", text, GIB, "") for text in ("max", "", "9" * 
 )
 def test_tightest_limit_decides(kernel, in_memory, own, groups, free, total, name):  # noqa: PLR0917
     kernel(own, groups)
-    limit = Room(in_memory).tightest()
+    limit = limit_at(LocalStorage(in_memory), "checkpoints")
     assert (limit.free_bytes, limit.total_bytes, limit.number) == (free - RESERVE, total, errno.ENOMEM)
     assert name in limit.name
     assert free_beside(FaultyStorage(LocalStorage(in_memory)), "checkpoints") == max(0, free - RESERVE)
@@ -93,33 +93,28 @@ def test_tightest_limit_decides(kernel, in_memory, own, groups, free, total, nam
 
 def test_what_cannot_be_read_limits_nothing(kernel, in_memory):
     kernel("", meminfo="")
-    assert Room(in_memory).tightest() is None
-    assert Room(in_memory).lacking_bytes(1 << 60) == 0
-    assert free_beside(FaultyStorage(LocalStorage(in_memory)), "checkpoints") is None
+    assert limit_at(LocalStorage(in_memory), "checkpoints") == NO_LIMIT
+    assert free_beside(FaultyStorage(LocalStorage(in_memory)), "checkpoints") == 0
 
 
 def test_refusal_has_the_numbers_and_the_ways_out():
-    class Small(Room):
-        def tightest(self) -> Limit:
-            return Limit(GIB, 4 * GIB, "the limit of a test (file)", errno.ENOSPC)
-
-    assert [Small().lacking_bytes(size) for size in (GIB, GIB + 5)] == [0, 5]
-    Small().expect(GIB, "it")
+    limit = Limit(GIB, 4 * GIB, "the limit of a test (file)", errno.ENOSPC)
+    limit.expect(GIB, "it")
     message = r"^a1 .*needs 2 GiB, and 1 GiB of 4 GiB are free by the limit of a test.*\n  Raise"
     with pytest.raises(StorageError, match=message) as refused:
-        Small().expect(2 * GIB, "a1")
+        limit.expect(2 * GIB, "a1")
     assert refused.value.__cause__.errno == errno.ENOSPC  # `ckptkit run` tells a full disk by it
 
 
 def test_only_memory_has_a_limit(in_memory):
     """Checkpoints may be linked to a larger disk. Only then is free memory for copies."""
     assert [is_in_memory(Path(place)) for place in (in_memory, "/proc", "/nowhere")] == [True, False, False]
-    assert Room(Path("/proc/nothing")).tightest() is None
-    assert Room(in_memory / "yet/to/be/made").tightest() is not None
     storage = LocalStorage(in_memory)
-    assert free_beside(storage, "checkpoints") is None
+    assert limit_at(LocalStorage("/proc/nothing"), "checkpoints") == NO_LIMIT
+    assert limit_at(LocalStorage(in_memory / "yet"), "to/be/made") != NO_LIMIT
+    assert free_beside(storage, "checkpoints") == 0
     (in_memory / "checkpoints").symlink_to("/proc")
-    assert room_of(storage, "checkpoints").tightest() is None
-    assert room_of(storage, "frozen").tightest() is not None
-    assert free_beside(storage, "checkpoints") is not None
-    assert room_of(FaultyStorage(storage), "frozen").tightest() is None  # a storage that is not local has room
+    assert limit_at(storage, "checkpoints") == NO_LIMIT
+    assert limit_at(storage, "frozen") != NO_LIMIT
+    assert free_beside(storage, "checkpoints") > 0
+    assert limit_at(FaultyStorage(storage), "frozen") == NO_LIMIT  # a storage that is not local has room
