@@ -98,7 +98,7 @@ class CheckpointManager:
         free_bytes = partial(free_beside, storage, CHECKPOINTS)
         self._setup = Setup(
             storage,
-            Chain(storage, mirrors, keep, tolerant=saving.on_error == "warn", monotonic=system.monotonic),
+            Chain(storage, mirrors, keep, tolerant=saving.on_error == "warn", system=system),
             StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote, free_bytes=free_bytes),
             save if save is not None else SaveEvery(optimizer_steps=100, interval=timedelta(minutes=10), overhead=0.01),
             keep,

@@ -14,8 +14,7 @@ import json
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import combinations
 
@@ -23,19 +22,19 @@ from ckptkit.checkpoint.commit import read_commit
 from ckptkit.core.contents import Contents
 from ckptkit.core.text import many
 from ckptkit.core.waiting import Countdown, LongWait, Patience, countdown
-from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
+from ckptkit.core.worker import NoThreadError, Worker, awaited
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
 from ckptkit.format.layout import ATTEMPTS, CheckpointName
 from ckptkit.manager.agreement import RankSync
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase
-from ckptkit.manager.options import ERROR_BUDGET, Mirror
+from ckptkit.manager.options import ERROR_BUDGET, Mirror, System
 from ckptkit.manager.process import AT_EXIT, LastCall
 from ckptkit.manager.writer import NotEndedError, account_of, warn_of_failure
 from ckptkit.run.attempt import Leader, Opened, Opening, open_attempt
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.root_and_mirrors import Homes, open_homes
-from ckptkit.run.upload import PartUploader, Uploader, UploadOutcome, UploadPace
+from ckptkit.run.upload import Uploader, UploadOutcome, UploadPace
 from ckptkit.storage import RootLock, Storage, is_inside, is_same_place
 
 _log = logging.getLogger("ckptkit")
@@ -47,50 +46,25 @@ _MUCH_LAG = 10  # this many commits during one upload
 class Uploads:
     """Uploads the commits of one attempt to one mirror; if ``tolerant``, `collect` raises no failure."""
 
-    def __init__(
-        self,
-        mirror: Mirror,
-        local: Storage,
-        uploader: Uploader | PartUploader,
-        *,
-        tolerant: bool,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, mirror: Mirror, local: Storage, uploader: Uploader, *, tolerant: bool) -> None:
         self.mirror = mirror
         self._local_url, self._mirror_url = local.url, mirror.storage.url
-        self._uploader, self._tolerant, self._monotonic = uploader, tolerant, monotonic
+        self._uploader, self._tolerant, self._monotonic = uploader, tolerant, uploader.pace.monotonic
         self._root_lock = RootLock(local)  # of its own, because each thread opens it
-        self._due_at = monotonic()  # before it, a commit waits for the next one
+        self._due_at = self._monotonic()  # before it, a commit waits for the next one
         self._lock = threading.Lock()
-        self._idle = Latch()  # another one for each time that the thread runs
-        self._idle.open()
-        self._worker: Worker | None = None
+        self._worker: Worker | None = None  # another one for each time that there is work
         self._waiting: CheckpointName | None = None
         self.under_way: CheckpointName | None = None
-        self._sweep_now, self._sweep_due = False, True
-        self._behind: list[CheckpointName] = []  # committed at the local root and not known to be at the mirror
+        self.behind: list[CheckpointName] = []  # committed at the local root and not known to be at the mirror
         self._warn_at_lag = _MUCH_LAG
         self._failures_in_a_row = 0
         self._given_up: CheckpointName | None = None
-        self._void: CheckpointName | None = None  # the mirror can never receive it
         self._error: BaseException | None = None  # error of the last upload, until one succeeds
         self._unreported: BaseException | None = None
         self._stale: StaleAttemptError | None = None
         self._patience = None if mirror.required else OPTIONAL_PATIENCE
-        self._is_urgent = False
         self.last_call = LastCall(self._finish_at_exit)  # before any save's callback, so it runs after them
-
-    @property
-    def lag(self) -> int:
-        return len(self._behind)
-
-    def begin(self, parent: CheckpointName | None) -> None:
-        """Upload the checkpoint that the attempt began with, if the mirror lacks it; then sweep there."""
-        with self._lock:
-            self._behind = [] if parent is None else [parent]
-            self._waiting = parent
-            self._sweep_now = True
-        self._wake()
 
     def offer(self, name: CheckpointName, *, to_upload: bool = True) -> None:
         """Upload ``name``, the newest commit, next; drops one that still waits. Any thread.
@@ -101,12 +75,12 @@ class Uploads:
         with self._lock:
             if self._stale is not None:
                 return
-            if name not in self._behind:
-                self._behind.append(name)
+            if name not in self.behind:
+                self.behind.append(name)
             if not to_upload:
                 return
             self._waiting = name
-            stuck, lag = self.under_way, len(self._behind)
+            stuck, lag = self.under_way, len(self.behind)
         if stuck is not None and lag >= self._warn_at_lag:
             self._warn_at_lag = 10 * lag
             _log.warning(
@@ -119,7 +93,7 @@ class Uploads:
 
     @property
     def may_begin(self) -> bool:
-        return self._idle.is_open and self._is_due
+        return self._worker is None and self._is_due
 
     @property
     def _is_due(self) -> bool:
@@ -129,74 +103,66 @@ class Uploads:
         if self._stale is not None:
             raise self._stale
         error, self._unreported = self._unreported, None
-        newest = self._behind[-1:]  # the thread may upload it now
+        newest = self.behind[-1:]  # the thread may upload it now
         if error is not None and newest and not (tolerate or self._tolerant):
             raise self._lacking(newest[0], error) from error
 
     def settle(self, seconds_left: Countdown) -> None:
-        if self._idle.is_open:
-            return
         wait = LongWait(f"uploading to the mirror {self._mirror_url}", self._uploader.size_bytes)
         with awaited():
-            while not self._idle.wait(min(_GLANCE_SECONDS, seconds_left())):
-                if not seconds_left():
+            while (worker := self._worker) is not None:
+                if not worker.wait(min(_GLANCE_SECONDS, seconds_left())) and not seconds_left():
                     raise NotEndedError(f"the upload to {self._mirror_url} has not ended in time; it continues")
-                if self._worker is not None and self._worker.is_lost:  # a second Ctrl-C, or a forked child
-                    self._give_up_start(self._worker)
+                if worker.is_lost:  # a second Ctrl-C, or a forked child
+                    self._give_up_start(worker)
                 wait.reach(self._uploader.done_bytes)
 
     def try_again(self, *, given_up: bool = False) -> bool:
         """Upload the newest commit if it is not at the mirror; return whether that was necessary."""
         with self._lock:
-            if not self._behind or self._stale is not None or self._behind[-1] == self._void:
+            if not self.behind or self._stale is not None:
                 return False
-            if not given_up and (self._behind[-1] == self._given_up or not self._is_due):
+            if not given_up and (self.behind[-1] == self._given_up or not self._is_due):
                 return False
-            self._waiting = self._behind[-1]
+            self._waiting = self.behind[-1]
             self._due_at = self._monotonic()
         self._wake()
         return True
 
     def finish(self, seconds_left: Countdown) -> None:
-        """Wait until the newest commit is at the mirror; retries, but only once for a commit that was given up.
+        """Wait, after `urge`, until the newest commit is at the mirror; retries, but one that was given up only once.
 
         Afterwards other programs may upload from the root. A mirror that is not required gets `OPTIONAL_PATIENCE` at
         most, and its failure is a warning.
         """
         own_seconds_left = countdown(self._patience)
+        tries = 2 if self.behind[-1:] == [self._given_up] else ERROR_BUDGET
         try:
-            self._finish(lambda: min(own_seconds_left(), seconds_left()))
+            for number in range(tries):
+                self.settle(lambda: min(own_seconds_left(), seconds_left()))
+                is_last = number + 1 == tries
+                if isinstance(self._error, SaveFailedError):  # another rank's part is missing: it has its time twice
+                    is_last = number > 0 or self._uploader.patience.is_short
+                if is_last or not self.try_again(given_up=True):
+                    break
+            self._uploader.pace.restore()
+            self.collect(tolerate=True)
+            if self.behind and self._error is not None:
+                self._given_up = self.behind[-1]
+                raise self._lacking(self._given_up, self._error) from self._error
         except (SaveFailedError, NotEndedError) as error:
             if self.mirror.required:
                 raise
             self._patience = timedelta(0)
             _log.warning("the mirror is not required, so the end does not wait for it any more: %s", error)
         finally:
-            if self._idle.is_open:
+            if self._worker is None:
                 self._root_lock.release()
-
-    def _finish(self, seconds_left: Countdown) -> None:
-        self.urge()
-        self.settle(seconds_left)
-        for number in range(1 if self._behind[-1:] == [self._given_up] else ERROR_BUDGET - 1):
-            if (number > 0 or self._uploader.patience.is_short) and isinstance(self._error, SaveFailedError):
-                break  # another rank's part is missing: that rank has had its time twice
-            if not self.try_again(given_up=True):
-                break
-            self.settle(seconds_left)
-        self._uploader.pace.restore()
-        self._is_urgent = False
-        self.collect(tolerate=True)
-        newest, error = self._behind[-1:], self._error
-        if newest and error is not None:
-            self._given_up = newest[0]
-            raise self._lacking(self._given_up, error) from error
 
     def urge(self) -> None:
         """Upload the newest commit now if it only waits for its time, and as fast as possible; does not wait."""
         self._uploader.pace.lift()
-        self._is_urgent = True
-        if self._idle.is_open and self._error is None:
+        if self._worker is None and self._error is None:
             self.try_again(given_up=True)
 
     def _finish_at_exit(self) -> None:
@@ -206,13 +172,12 @@ class Uploads:
 
     def _wake(self) -> None:
         # Daemon: the interpreter joins other threads before it runs exit handlers, and a save may still come then.
-        worker = Worker(self._run, "ckptkit-mirror", gives_way=not self._is_urgent)
+        worker = Worker(self._run, "ckptkit-mirror", gives_way=True)
         try:
             with self._lock:
-                if not self._idle.is_open:
+                if self._worker is not None:
                     return
                 self._worker = worker
-                self._idle = Latch()
             worker.start()
         except NoThreadError:
             if worker.take_back():
@@ -225,46 +190,30 @@ class Uploads:
         """Let no call wait for an upload whose thread could not be started."""
         with self._lock:
             if self._worker is worker and worker.take_back():
-                self._idle.open()
+                self._worker = None
 
     def _run(self) -> None:
         try:
-            while self._take():
+            while (name := self._take()) is not None:
                 try:
                     self._root_lock.share()  # what another program uploads for the run's last start ends first
-                    if self.under_way is not None:
-                        self._succeed(self.under_way, self._uploader.upload(self.under_way))
+                    self._succeed(name, self._uploader.upload(name))
                 except BaseException as error:  # noqa: BLE001 - every error belongs to the training thread
-                    self._fail(self.under_way, error)
-                else:
-                    self._sweep()
+                    self._fail(name, error)
         except BaseException as error:  # noqa: BLE001 - likewise, such as an error while making a message
             self._error = self._unreported = error
-            self._idle.open()  # otherwise a thread that waits for this one would wait forever
+            self._worker = None  # otherwise a thread that waits for this one would wait forever
 
-    def _take(self) -> bool:
+    def _take(self) -> CheckpointName | None:
         with self._lock:
-            sweep_now, self._sweep_now = self._sweep_now, False
             self.under_way = None
             if self._is_due:
                 self.under_way, self._waiting = self._waiting, None
-            if self.under_way is not None:
+            if self.under_way is None:
+                self._worker = None
+            else:
                 self._due_at = self._monotonic() + self.mirror.every.total_seconds()
-            if self.under_way is not None or sweep_now:
-                return True
-            self._idle.open()
-            return False
-
-    def _sweep(self) -> None:
-        if not self._sweep_due:
-            return
-        try:
-            self._uploader.sweep()
-            self._sweep_due = False
-        except StaleAttemptError as error:
-            self._stale = error
-        except BaseException as error:  # noqa: BLE001 - costs space only, and no caller would see it
-            _log.warning("could not yet remove what earlier attempts left at %s: %s", self._mirror_url, error)
+            return self.under_way
 
     def _succeed(self, name: CheckpointName, outcome: UploadOutcome) -> None:
         with self._lock:
@@ -272,24 +221,17 @@ class Uploads:
                 self._waiting = None  # it was offered again meanwhile
             self._failures_in_a_row, self._error, self._unreported = 0, None, None  # a later success cancels a failure
             if outcome == "void":
-                self._void = name
+                self._given_up = name
                 self._error = StorageError("an attempt abandoned it half uploaded there, so it can never be completed")
-            elif outcome == "gone":
-                self._behind.remove(name)
-            else:
-                place = self._behind.index(name)
-                skipped, self._behind = self._behind[:place], self._behind[place + 1 :]
-        if outcome == "void":
-            _log.warning(
-                "%s can no longer be stored at the mirror %s, because an attempt abandoned it half uploaded there. "
-                "It is committed at %s, and the next commit will be uploaded.",
-                *(name, self._mirror_url, self._local_url),
-            )
-        elif outcome == "copied":
+                _log.warning("%s can no longer be stored at the mirror %s: %s", name, self._mirror_url, self._error)
+                return
+            place = self.behind.index(name)
+            skipped, self.behind = self.behind[:place], self.behind[place + 1 :]
+        if outcome == "copied":
             after = f", {len(skipped)} older ones were not" if skipped else ""
             _log.info("%s is uploaded to the mirror %s%s", name, self._mirror_url, after)
 
-    def _fail(self, name: CheckpointName | None, error: BaseException) -> None:
+    def _fail(self, name: CheckpointName, error: BaseException) -> None:
         if isinstance(error, StaleAttemptError):
             self._stale = error
             return
@@ -301,16 +243,14 @@ class Uploads:
             "the upload of %s to the mirror %s failed (%d in a row): %s; it stays committed at %s, and training "
             "continues. The next commit is uploaded in its place; the mirror is %s behind",
             *(name, self._mirror_url, self._failures_in_a_row, account_of(error)),
-            *(self._local_url, many(self.lag, "commit")),
+            *(self._local_url, many(len(self.behind), "commit")),
         )
 
     def _lacking(self, newest: CheckpointName, error: BaseException) -> SaveFailedError:
-        way_on = "Start the same job again once the mirror can be written; it uploads the checkpoint"
-        if newest == self._void:
-            way_on = "Continue the training, which uploads its next checkpoint, or give a new mirror"
         return SaveFailedError(
-            f"{newest} is committed at {self._local_url}, but the mirror {self._mirror_url} lacks it: {error}. "
-            f"{way_on}; until then keep the local root."
+            f"{newest} is committed at {self._local_url}, but the mirror {self._mirror_url} lacks it: {error}. Start "
+            "the same job again once the mirror can be written: it uploads this checkpoint or its next one. Or give a "
+            "new mirror. Until then keep the local root."
         )
 
 
@@ -318,23 +258,23 @@ class Chain:
     """Manages the mirrors of one run root during one attempt; without mirrors it only opens the root."""
 
     def __init__(
-        self,
-        local: Storage,
-        mirrors: Sequence[Mirror],
-        keep: KeepPolicy,
-        *,
-        tolerant: bool,
-        monotonic: Callable[[], float],
+        self, local: Storage, mirrors: Sequence[Mirror], keep: KeepPolicy, *, tolerant: bool, system: System
     ) -> None:
         self._local, self._mirrors, self._keep = local, mirrors, keep
         self.exists = bool(mirrors)
-        self._tolerant, self._monotonic = tolerant, monotonic
+        self._tolerant, self._monotonic = tolerant, system.monotonic
         self._present, self._away = [*mirrors], list[Mirror]()  # those that this process uses, or works without
         self._uploads: list[Uploads] = []  # to each of them, once the attempt is open
         self._unsent: list[CheckpointName] = []  # what a mirror that is away lacks
         self._agreed: dict[CheckpointName, Sequence[bool]] = {}  # of many ranks: which mirrors a commit is uploaded to
-        self._is_alone, self._is_ending = True, False
-        self._refuse_same_places()
+        self._is_alone = True
+        for home, other in combinations([storage.url for storage in self.homes], 2):
+            if is_same_place(home, other) or is_inside(home, other) or is_inside(other, home):
+                raise ValueError(
+                    f"{home} and {other} are the same place, or one lies in the other, so there would be no second "
+                    "copy of the run. Give the mirror a folder of its own. A home is known by its URL: at different "
+                    "endpoints, give one of them another bucket or folder"
+                )
 
     @property
     def everywhere(self) -> Storage:
@@ -344,31 +284,36 @@ class Chain:
     @property
     def lag(self) -> int:
         """Number of commits since the newest one that is known to be at every mirror."""
-        return max([len(self._unsent), *(uploads.lag for uploads in self._uploads)])
+        return max([len(self._unsent), *(len(uploads.behind) for uploads in self._uploads)])
 
     def reach(self, rank_sync: RankSync) -> None:
         """Find out which mirrors can be used; a collective in a job of many ranks, also without mirrors."""
-        if rank_sync.is_alone and not self.exists:
-            return
-        own = [_fault_of(mirror.storage) for mirror in self._mirrors]
-        mine = [[mirror.storage.url, str(fault or "")] for mirror, fault in zip(self._mirrors, own, strict=True)]
-        by_rank = [json.loads(text) for text in rank_sync.gather(json.dumps(mine))]
-        first = [url for url, _ in by_rank[0]]
-        faults: dict[int, str] = {}  # of the mirrors that are away in some rank
+        own = {mirror.storage.url: _fault_of(mirror.storage) for mirror in self._mirrors}
+        mine = json.dumps({url: str(fault or "") for url, fault in own.items()})
+        first, *_ = by_rank = [*map(json.loads, rank_sync.gather(mine))]
+        faults: dict[str, str] = {}  # of the mirrors that are away in some rank
         for rank, theirs in enumerate(by_rank):
-            urls = [url for url, _ in theirs]
-            if urls != first:
+            if [*theirs] != [*first]:
                 raise ResumeError(
-                    f"rank {rank} has the mirrors {', '.join(urls) or 'none'}, but rank 0 has "
+                    f"rank {rank} has the mirrors {', '.join(theirs) or 'none'}, but rank 0 has "
                     f"{', '.join(first) or 'none'}. Give all ranks the same mirror=. Nothing was started"
                 )
-            for number, (_, fault) in enumerate(theirs):
-                if fault:
-                    faults.setdefault(number, fault if rank_sync.is_alone else f"rank {rank}: {fault}")
-        self._present = [mirror for number, mirror in enumerate(self._mirrors) if number not in faults]
-        self._away = [self._mirrors[number] for number in sorted(faults)]
-        for number, fault in sorted(faults.items()):
-            self._go_on_without(self._mirrors[number], fault, own[number])
+            prefix = "" if rank_sync.is_alone else f"rank {rank}: "
+            faults = {url: f"{prefix}{fault}" for url, fault in theirs.items() if fault} | faults
+        self._present = [mirror for mirror in self._mirrors if mirror.storage.url not in faults]
+        self._away = [mirror for mirror in self._mirrors if mirror.storage.url in faults]
+        for mirror in self._away:
+            what = f"{mirror.storage.url} cannot be reached: {faults[mirror.storage.url]}"
+            if mirror.required:
+                raise StorageError(
+                    f"the mirror {what}. Only the mirror shows whether another process has this run, so nothing was "
+                    "started. Mirror(..., required=False) starts anyway, without this mirror."
+                ) from own[mirror.storage.url]
+            _log.warning(
+                "NO MIRROR: %s. THIS PROCESS TRAINS WITH %s ALONE: nothing is uploaded there, newer checkpoints there "
+                "are not seen, and another process with this mirror may start the same run",
+                *(what, " and ".join(home.url for home in self.homes)),
+            )
 
     def open(self, opening: Opening, leader: Leader) -> Opened | Contents:
         if not self.exists:
@@ -380,36 +325,22 @@ class Chain:
 
         A checkpoint that is being copied back to the root would be taken for the remains of a dead save.
         """
-        self._is_alone, self._is_ending = rank_sync.is_alone, False
+        self._is_alone = rank_sync.is_alone
         parent = CheckpointName.parse(opened.document.parent or "")
-        bringer = self._bringer_of(parent) if rank_sync.leads else None  # who brings it to the root
         self._unsent = [parent] if parent is not None and self._away else []
-        self._uploads, monotonic = [], self._monotonic
+        self._uploads = []
         for mirror in self._present:
-            pace = UploadPace(mirror.bandwidth, monotonic=monotonic)
-            uploader: Uploader | PartUploader
-            if rank_sync.leads:
-                keep = mirror.keep if mirror.keep is not None else self._keep
-                uploader = Uploader(
-                    self.homes,
-                    mirror.storage,
-                    opened.document,
-                    opened.run_id,
-                    keep,
-                    brings_home=mirror is bringer,
-                    ranks=rank_sync.size,
-                    patience=patience,
-                    pace=pace,
-                )
-            else:
-                uploader = PartUploader(
-                    self._local, mirror.storage, opened.document, rank_sync.rank, patience, pace=pace
-                )
+            keep = mirror.keep if mirror.keep is not None else self._keep
+            pace = UploadPace(mirror.bandwidth, monotonic=self._monotonic)
+            uploader = Uploader(
+                self.homes, mirror.storage, opened, keep, patience, pace=pace, rank=rank_sync.rank, ranks=rank_sync.size
+            )
             # An error of one rank's upload would end that rank alone; the end of the training raises it.
             tolerant = self._tolerant or not mirror.required or not rank_sync.is_alone
-            self._uploads.append(Uploads(mirror, self._local, uploader, tolerant=tolerant, monotonic=monotonic))
-        for uploads in self._uploads:
-            uploads.begin(parent if rank_sync.leads else None)
+            self._uploads.append(Uploads(mirror, self._local, uploader, tolerant=tolerant))
+        if parent is not None and rank_sync.leads:
+            for uploads in self._uploads:
+                uploads.offer(parent)
 
     @property
     def free(self) -> tuple[bool, ...]:
@@ -455,8 +386,6 @@ class Chain:
             uploads.collect(tolerate=tolerate)
 
     def settle(self, seconds_left: Countdown) -> None:
-        if self._is_ending:
-            return  # `finish` follows, and waits for each mirror as that deserves
         with HEARTBEAT.during(Phase.STORAGE):
             for uploads in self._uploads:
                 uploads.settle(seconds_left)
@@ -466,22 +395,16 @@ class Chain:
     def finish(self, seconds_left: Countdown) -> None:
         """Do the same as `Uploads.finish` for every mirror at once, then raise the first failure."""
         failure: Exception | None = None
-        self.urge()
+        for uploads in self._uploads:
+            uploads.urge()
         with HEARTBEAT.during(Phase.STORAGE):
             for uploads in sorted(self._uploads, key=lambda uploads: not uploads.mirror.required):
                 try:
                     uploads.finish(seconds_left)
                 except (SaveFailedError, NotEndedError) as error:
                     failure = failure or error
-        self._is_ending = False
         if failure is not None:
             raise failure
-
-    def urge(self) -> None:
-        """Upload the newest commit everywhere, as fast as possible; `finish` follows."""
-        self._is_ending = True
-        for uploads in self._uploads:
-            uploads.urge()
 
     def abandon(self) -> None:
         """Let the exit wait for no upload; a later start completes or removes what is half uploaded."""
@@ -499,56 +422,11 @@ class Chain:
         """The run root and the mirrors that this process uses, the nearest first."""
         return [self._local, *(mirror.storage for mirror in self._present)]
 
-    def _bringer_of(self, parent: CheckpointName | None) -> Mirror | None:
-        """Return the nearest mirror that has ``parent``, if the root lacks it; one nearer may accept no writes."""
-        if parent is None or not self._present or Homes([self._local]).copies(parent):
-            return None
-        for mirror in self._present:
-            try:
-                if Homes([mirror.storage]).copies(parent):
-                    return mirror
-            except StorageError as error:  # the attempt is open: nothing depends on what comes back
-                _log.info("could not see whether %s is at the mirror %s: %s", parent, mirror.storage.url, error)
-        return None
 
-    def _refuse_same_places(self) -> None:
-        urls = [self._local.url, *(mirror.storage.url for mirror in self._mirrors)]
-        for (number, other), (_, url) in combinations(enumerate(urls), 2):
-            if is_same_place(other, url):  # then there would be no second copy
-                what = "two mirrors are the same place" if number else "mirror is the run root itself"
-                raise ValueError(
-                    f"{what}: {url}. At different endpoints, give one of them another bucket or folder: a home is "
-                    "known by its URL"
-                )
-            if is_inside(url, other) or is_inside(other, url):
-                raise ValueError(
-                    f"of {other} and {url}, one lies in the other, so removing that folder removes both copies of "
-                    "the run. Give the mirror a folder of its own"
-                )
-
-    def _go_on_without(self, away: Mirror, error: str, cause: StorageError | None) -> None:
-        url = away.storage.url
-        if away.required:
-            raise StorageError(
-                f"the mirror {url} cannot be reached: {error}. Only the mirror shows whether another process has this "
-                "run, so nothing was started. Mirror(..., required=False) starts anyway, without this mirror."
-            ) from cause
-        others = " and ".join(home.url for home in self.homes)
-        rule = "=" * 78
-        _log.warning(
-            "%s\nNO MIRROR: %s cannot be reached: %s\n  This process trains with %s alone: nothing is uploaded there, "
-            "newer checkpoints there are not seen,\n  and another process with this mirror may start the same "
-            "run.\n%s",
-            *(rule, url, error, others, rule),
-        )
-
-
-def _fault_of(mirror: Storage) -> StorageError | None:
+def _fault_of(mirror: Storage) -> Exception | None:
     try:
         mirror.probe()
         mirror.list(ATTEMPTS)
-    except StorageError as error:
+    except (StorageError, OSError) as error:  # in one rank alone, the others would wait for its word
         return error
-    except OSError as error:  # in one rank alone, the others would wait for its word
-        return StorageError(f"could not look at {mirror.url}: {error}")
     return None

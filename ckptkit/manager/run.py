@@ -342,11 +342,12 @@ class Run:
     def agree(self, wish: bool) -> bool:
         return any(self.rank_sync.flags(wish))
 
-    def wait(self, timeout: timedelta | None) -> None:
+    def wait(self, timeout: timedelta | None, *, for_uploads: bool = True) -> None:
         left = countdown(timeout)
         self.results.drain(timeout)
         self._collect()
-        self.mirrors.settle(left)
+        if for_uploads:
+            self.mirrors.settle(left)
         self._collect()
         self.results.tell()
 
@@ -363,12 +364,10 @@ class Run:
     def close(self, timeout: timedelta | None, *, ended_by: BaseException | None) -> None:
         quietly = ended_by is not None
         left = countdown(timeout := self._limited(timeout))
-        if not self._is_given_up:
-            self.mirrors.urge()
         try:
-            self.wait(timeout)
+            self.wait(timeout, for_uploads=self._is_given_up)
             if not self._is_given_up:
-                self.mirrors.finish(left)
+                self.mirrors.finish(left)  # which waits for each mirror as that deserves
             if self.results.end is not None:
                 raise self.results.end  # after the wait: no rank may leave the others alone
         except NotEndedError:

@@ -280,13 +280,15 @@ def _new_folder(name: CheckpointName) -> _Folder:
     return _Folder(name, Keepable(str(name), name.cycles, name.micro_step))
 
 
-def sweep(storage: Storage, attempt: AttemptDocument, *, has_mirror: bool) -> list[CheckpointName]:
-    """Void and then empty the uncommitted folders of earlier attempts; return the emptied ones."""
+def sweep(
+    storage: Storage, attempt: AttemptDocument, *, has_mirror: bool, given_up: Collection[CheckpointName] = ()
+) -> list[CheckpointName]:
+    """Void and then empty the uncommitted folders of earlier attempts, and ``given_up``; return the emptied ones."""
     survey = Survey(storage)  # this may take long: list before the fence check, so that deletions follow it closely
     check = partial(check_fence, storage, attempt)
     check()
     _clear_unfinished(storage, attempt)
-    earlier = [name for name in survey.names if name.attempt < attempt.attempt]
+    earlier = [name for name in survey.names if name.attempt < attempt.attempt or name in given_up]
     emptied: list[CheckpointName] = []
 
     def empty(name: CheckpointName) -> None:

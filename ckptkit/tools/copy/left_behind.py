@@ -8,19 +8,20 @@ told, with the next move, and raises nothing. One thread.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
+from ckptkit.core.waiting import Patience
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.format.documents import AttemptDocument, Commit
 from ckptkit.format.layout import CheckpointName
+from ckptkit.run.attempt import Opened
 from ckptkit.run.index import Index
-from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.ownership import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
 from ckptkit.run.root_and_mirrors import refuse_separate, share_documents
-from ckptkit.run.upload import Uploader
+from ckptkit.run.upload import Uploader, UploadPace
 from ckptkit.storage import RootLock, Storage
 
 
@@ -85,10 +86,11 @@ def _upload(root: Storage, mirror: Storage, name: CheckpointName, attempt: Attem
     failure = f"{name} could not be uploaded to {mirror.url}"
     try:
         refuse_separate(root, mirror)
-        share_documents(root, mirror, attempt)
+        share_documents(root, mirror, range(1, attempt.attempt + 1))
         run = read_run(root)
-        keep_all = KeepLatest(sys.maxsize)  # the next start knows what the mirror is to keep
-        uploader = Uploader([root, mirror], mirror, attempt, run.run_id if run is not None else "", keep_all)
+        opened = Opened(attempt, None, run.run_id if run is not None else "")
+        # Without a policy: the next start knows what the mirror is to keep.
+        uploader = Uploader([root, mirror], mirror, opened, None, Patience(timedelta(0)), pace=UploadPace(None))
         if uploader.upload(name) == "void":
             return f"{failure}: a start gave its folder up there"
     except CkptKitError as error:

@@ -117,5 +117,5 @@ def test_no_ctrl_c_while_uploads_are_waited_for_keeps_them_waiting(tmp_path):
             uploads.settle(countdown(timedelta(seconds=LONG_SECONDS)))
         mirror.go.open()
         assert ended(lambda: uploads.settle(countdown(None))), f"place {nth}"
-    assert uploads.lag == 0
+    assert len(uploads.behind) == 0
     manager.close()

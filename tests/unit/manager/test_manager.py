@@ -471,7 +471,7 @@ def test_leaving_by_an_exception_hides_it_behind_nothing(stalled, stall, caplog)
     stalled.inject(Fault("error", operations={"write"}, nth=2))
     manager, run = started(stalled, on_save_error="raise")
     wait = manager._run.wait
-    manager._run.wait = lambda timeout: (stall.let_go(), wait(timeout))
+    manager._run.wait = lambda timeout, **how: (stall.let_go(), wait(timeout, **how))
     handle = manager.save(run)
     with pytest.raises(KeyboardInterrupt, match="mine"), manager:
         raise KeyboardInterrupt("mine")

@@ -21,11 +21,9 @@ from support.runs.scenario import CYCLE, attempts, corrupt, digest_at, digest_of
 from ckptkit.core import worker
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.waiting import Patience
-from ckptkit.core.worker import Worker
 from ckptkit.errors import Preempted, ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.documents import CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import mirrors
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirrors import Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror, System
@@ -284,7 +282,7 @@ def test_ctrl_c_at_start_of_uploads_ends(tmp_path, monkeypatch, runs):
     with pytest.raises(KeyboardInterrupt):
         life.restore()
     assert ctrl_c.fired == 1
-    assert life.uploads[0]._idle.wait(10)
+    life.settle()
     life.manager.close()
     _, checkpoint = resumed(tmp_path)
     assert checkpoint == name_at(1, 2)
@@ -530,7 +528,7 @@ def test_emptied_local_root_needs_mirror_for_start(tmp_path):
     before = tree(tmp_path)
     life = Life(tmp_path, required=False)
     life.away("mirror")
-    with pytest.raises(StorageError, match=f"continues from {name_at(1, 2)}.*would lose it"):
+    with pytest.raises(StorageError, match=f"continued from {name_at(1, 2)}.*set it aside"):
         life.restore()
     assert tree(tmp_path) == before
     life.mirror.clear()
@@ -676,9 +674,7 @@ def test_void_at_mirror_keeps_local_checkpoint(tmp_path, caplog):
     life.settle()
     assert f"{name_at(1, 5)} can no longer be stored at the mirror" in warnings_in(caplog)
     assert life.manager.mirror_lag == 1
-    with pytest.raises(
-        SaveFailedError, match=f"{name_at(1, 5)} is committed .* lacks it: .* which uploads its next checkpoint"
-    ):
+    with pytest.raises(SaveFailedError, match=f"{name_at(1, 5)} is committed .* lacks it: .* or its next one"):
         life.manager.close()
     life = Life(tmp_path)
     life.restore(name_at(1, 5))
@@ -740,7 +736,6 @@ class Uploading:
         self.outcomes = list(outcomes)
         self.pace, self.patience = UploadPace(None), Patience(LONG)
         self.asked: list[str] = []
-        self.sweeps = 0
 
     def upload(self, name):
         self.asked.append(str(name))
@@ -748,9 +743,6 @@ class Uploading:
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
-
-    def sweep(self) -> None:
-        self.sweeps += 1
 
 
 def behind(uploading, *, tolerant=True):
@@ -760,29 +752,16 @@ def behind(uploading, *, tolerant=True):
 A, B, C = (CheckpointName.parse(name_at(1, at)) for at in (1, 2, 3))
 
 
-def test_offers_during_an_upload_and_urgent_ones(monkeypatch):
-    """What is offered again meanwhile is uploaded once; only what is urgent does not give way to training."""
-    gave_way = []
-
-    class Noted(Worker):
-        def __init__(self, *arguments, gives_way):
-            gave_way.append(gives_way)
-            super().__init__(*arguments, gives_way=gives_way)
-
+def test_offer_during_its_upload_is_uploaded_once():
     class Meanwhile(Uploading):
         def upload(self, name):
             one.offer(name)
             return super().upload(name)
 
-    monkeypatch.setattr(mirrors, "Worker", Noted)
     one = behind(uploading := Meanwhile())
-    one.begin(A)
+    one.offer(A)
     one.settle(LONG.total_seconds)
-    one.urge()  # of a final save: nothing trains any more
-    one.offer(B)
-    one.settle(LONG.total_seconds)
-    assert [*dict.fromkeys(gave_way)] == [True, False]
-    assert (uploading.asked, one.lag) == ([str(A), str(B)], 0)
+    assert (uploading.asked, len(one.behind)) == ([str(A)], 0)
 
 
 def test_upload_that_never_ends_is_told(caplog):
@@ -796,7 +775,6 @@ def test_upload_that_never_ends_is_told(caplog):
             return super().upload(name)
 
     one = behind(Hanging())
-    one.begin(None)
     names = [CheckpointName.parse(name_at(1, at)) for at in range(1, 121)]
     one.offer(names[0])
     assert begun.wait(LONG.total_seconds())
@@ -806,28 +784,26 @@ def test_upload_that_never_ends_is_told(caplog):
     assert caplog.text.count(f"the upload of {names[0]} has not ended") == 2
     go_on.set()
     one.settle(LONG.total_seconds)
-    assert one.lag == 0
+    assert len(one.behind) == 0
 
 
-def test_each_start_sweeps_its_mirror_once_that_works():
-    """A fresh one at once, another one after an upload that ended well."""
-
-    class Dirty(Uploading):
-        def sweep(self):
-            super().sweep()
-            if self.sweeps == 1:
-                raise StorageError("away")
-
-    for outcomes, parent, expected in [((), None, [1, 2, 2]), ((StorageError("away"),), A, [0, 1, 2])]:
-        one, sweeps = behind(uploading := Dirty(*outcomes)), []
-        one.begin(parent)
-        for name in (B, C, None):
-            one.settle(LONG.total_seconds)
-            sweeps.append(uploading.sweeps)
-            if name is not None:
-                one.offer(name)
-        assert sweeps == expected, parent
-        one.collect()  # it is no failed upload
+@pytest.mark.parametrize("fails", ["none", "walk", "write"])
+def test_each_start_tidies_its_mirror_once_that_works(tmp_path, fails):
+    """After an upload, which may go on with what half of an earlier one has left."""
+    life = started(tmp_path)
+    life.away("mirror")
+    life.saved_at(2)
+    half = tmp_path / "mirror/checkpoints" / name_at(1, 1) / "manifest.json"
+    half.parent.mkdir(parents=True)
+    half.touch()
+    life = Life(tmp_path)
+    life.mirror.inject(Fault("error", operations={fails}))
+    life.restore()
+    life.settle()
+    assert half.exists() == (fails != "none")
+    life.saved_at(3)
+    assert not half.exists()
+    life.manager.step(life.run)  # it was no failed upload
 
 
 AWAY = StorageError("away")
@@ -838,7 +814,7 @@ AWAY = StorageError("away")
     [
         ((AWAY, AWAY), 3, None, ""),
         ((AWAY,) * 9, 3, SaveFailedError, f"{A} is committed at memory://local, but the mirror memory://mirror lacks"),
-        (("void",), 1, SaveFailedError, "give a new mirror"),
+        (("void", "void"), 2, SaveFailedError, "give a new mirror"),
         ((KeyboardInterrupt("odd"), MemoryError(), SystemExit(3)), 3, SaveFailedError, "lacks it: 3"),
         ((StaleAttemptError("taken"),), 1, StaleAttemptError, "taken"),
     ],
@@ -847,9 +823,9 @@ def test_checkpoint_of_the_start_is_insisted_on(outcomes, times, error, message)
     """A run that is finished commits nothing more."""
     uploading = Uploading(*outcomes)
     one = behind(uploading)
-    one.begin(A)
+    one.offer(A)
     one.settle(LONG.total_seconds)
-    assert one.lag == 1
+    assert len(one.behind) == 1
     if error is None:
         one.finish(LONG.total_seconds)
         one.collect()
@@ -857,14 +833,14 @@ def test_checkpoint_of_the_start_is_insisted_on(outcomes, times, error, message)
         with pytest.raises(error, match=message):
             one.finish(LONG.total_seconds)
     assert uploading.asked == [str(A)] * times
-    assert one.lag == (error is not None)
+    assert len(one.behind) == (error is not None)
     if error is StaleAttemptError:  # always raised, and a save that had not heard of it is not uploaded
         one.offer(B)
         for tolerate in (False, True):
             with pytest.raises(error, match=message):
                 one.collect(tolerate=tolerate)
         assert not one.try_again()
-        assert one._idle.is_open
+        one.settle(lambda: 0.0)
 
 
 def test_life_alone_stays_ahead_of_what_it_knows(tmp_path):

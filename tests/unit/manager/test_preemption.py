@@ -169,8 +169,8 @@ def after_step(batches):
 LATE = """
 import ckptkit.manager.run as module
 wait = module.Run.wait
-def signalled(self, timeout=None):
-    wait(self, timeout)
+def signalled(self, timeout=None, **how):
+    wait(self, timeout, **how)
     os.kill(os.getpid(), signal.SIGTERM)
 module.Run.wait = signalled
 """
