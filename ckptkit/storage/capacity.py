@@ -47,9 +47,11 @@ NO_LIMIT = Limit(sys.maxsize, sys.maxsize, "", 0)
 
 def limit_at(storage: Storage, folder: str) -> Limit:
     """Return the limit that decides now at ``folder``, which need not exist; `NO_LIMIT` where it is not in memory."""
+    if not isinstance(storage, LocalStorage):
+        return NO_LIMIT
     path = Path(storage.url, folder).absolute()
     place = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not isinstance(storage, LocalStorage) or not is_in_memory(place):
+    if not is_in_memory(place):
         return NO_LIMIT
     mounted = os.statvfs(place)
     free_bytes, total_bytes = mounted.f_bavail * mounted.f_frsize, mounted.f_blocks * mounted.f_frsize
