@@ -23,7 +23,7 @@ from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of, sample_of
 from ckptkit.core.worker import NoThreadError, Worker, each_of
 from ckptkit.format.shards import Shard, plan_shards
-from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes, Extent, Piece
+from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes, Extent, Piece, limit_of, whole_of
 from ckptkit.snapshot.partition import Part, partition, taken
 from ckptkit.snapshot.window import CopyAhead, Window
 
@@ -163,11 +163,8 @@ class StagingArea:
     def _limit(self, ahead: CopyAhead, size_bytes: int, ranks: int, taken_bytes: int) -> None:
         """Set the limits of memory for what the capture has taken and later copies may take."""
         margin_bytes = ahead.lacking_bytes // 8 + BUFFER_BYTES if ahead.lacking_bytes else 0
-        wanted_bytes = min(_all_of(size_bytes), ahead.lacking_bytes + margin_bytes)
-        if self._buffer_bytes is not None:
-            limit_bytes = max(BUFFER_BYTES, self._buffer_bytes)
-        else:
-            limit_bytes = max(BUFFER_BYTES, _all_of(size_bytes) if self._is_remote else size_bytes // 4)
+        wanted_bytes = min(whole_of(size_bytes), ahead.lacking_bytes + margin_bytes)
+        limit_bytes = limit_of(size_bytes, self._buffer_bytes, is_remote=self._is_remote)
         # The fence makes none beyond its own limit: waiting for the writer is mostly faster than touching memory first.
         self._pool.limit_bytes = taken_bytes + limit_bytes
         ahead.limit_bytes = taken_bytes + (
@@ -277,11 +274,6 @@ def _samples(plan: _Plan, leaves: Sequence[Leaf]) -> dict[str, str]:
         if isinstance(part, _InPlace) and not part.held and leaves[part.leaf].role == "weights"
     ]
     return {leaf.name: sample_of(leaf.array) for leaf in chosen}
-
-
-def _all_of(size_bytes: int) -> int:
-    """Return memory for a whole state: buffers have gaps, and unneeded ones are not made."""
-    return size_bytes + size_bytes // 2
 
 
 def _parts(shard: Shard, places: dict[str, int], handling: Handling) -> Iterator[_CopiedLeaves | _InPlace]:

@@ -15,7 +15,6 @@ Guarantees: a look changes nothing. `Observer.begin` changes only what a checkpo
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 import time
@@ -24,7 +23,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import mindspore as ms
@@ -38,7 +36,7 @@ from ckptkit.mindspore.observe.packing import CannotPackError, Packer, Unpacker,
 from ckptkit.mindspore.observe.path_lookup import Places, is_followed, is_settable
 from ckptkit.mindspore.observe.paths import Chain, Root, chain_of, is_below, plain_chain
 from ckptkit.mindspore.observe.user_code import is_users_function
-from ckptkit.mindspore.observe.value_kinds import OUTSIDE, Known
+from ckptkit.mindspore.observe.value_kinds import OUTSIDE, Known, is_of_process
 from ckptkit.mindspore.observe.walk import OF_DATA, Fact, Home, Node, Walk
 from ckptkit.mindspore.observe.walk_roots import Reached, Roots, label_of, owner_of_variables, users_frames
 from ckptkit.mindspore.parameters.memory import is_compiled
@@ -51,8 +49,6 @@ _IN_GRAPH = "compiled into the graph with its first value in this process"
 _LATE = "changes after step()"
 _GATHERED = "comprehension around the batches", "what it has made of them lies in no variable"
 _OF_DATA = "belongs to the data, but the steps change it"
-_CHOICE = re.compile(r"[^\W\d][^\s\d]{0,39}")  # of a script; folders, names of runs and times are not so
-_LARGEST = {int: 1 << 24, float: 100.0}  # numbers that a script begins with; times, addresses and hashes are larger
 
 
 class Slot(NamedTuple):
@@ -386,7 +382,8 @@ class Observer:
                 continue
             home = self._homes.get(node.identity)  # it may be stored by another path
             is_stored = is_below(path, changed) or (home is not None and is_below(home.path, changed))
-            if not (is_stored or _is_mark(node) or self._is_ignored(node)):
+            is_mark = is_of_process(node.value) or node.chain()[0].kind == "environment"
+            if not (is_stored or is_mark or self._is_ignored(node)):
                 differing.append((path, text, node.text))
         return differing
 
@@ -415,15 +412,6 @@ def _may_fill(present: Any, value: Any) -> bool:
         return has_content(present) and (signature_of(present) or ())[1:] == signature_of(value)[1:]
     kinds: dict[type, Any] = {list: (list, deque), bytes: bytearray}  # as `Packer` stores the content of these
     return issubclass(type(present), kinds.get(type(value), type(value)))
-
-
-def _is_mark(node: Node) -> bool:
-    """Return whether a value may be one of the process, not of the training: an address, a hash, a time, a folder."""
-    value = node.value
-    if type(value) in _LARGEST:
-        return bool(math.isfinite(value) and abs(value) > _LARGEST[type(value)])
-    is_text = type(value) is str and _CHOICE.fullmatch(value) is None
-    return is_text or issubclass(type(value), (bytes, PurePath)) or node.chain()[0].kind == "environment"
 
 
 def _reached_code(nodes: Mapping[str, Node]) -> Iterator[tuple[str, Any, bool]]:

@@ -19,8 +19,10 @@ import gc
 import inspect
 import io
 import logging
+import math
 import os
 import random
+import re
 import sys
 import threading
 import types
@@ -88,6 +90,8 @@ _CLOSED = _OUTSIDE | {
     *("asyncio", "_asyncio", "selectors", "ckptkit", "tqdm", "rich"),
     *("_pytest", "pluggy"),  # what a test holds of its runner
 }
+_CHOICE = re.compile(r"[^\W\d][^\s\d]{0,39}")  # of a script; folders, names of runs and times are not so
+_LARGEST = {int: 1 << 24, float: 100.0}  # numbers that a script begins with; times, addresses and hashes are larger
 _PROBES = ("hexdigest", "qsize")  # of objects in C that tell nothing else; they change nothing
 # Modules of MindSpore whose objects keep in plain attributes what training changes.
 _KEEPS_STATE = (
@@ -553,3 +557,11 @@ def _description_of(kind: Any) -> Callable[[Any, Known], tuple[str, Parts]]:
     if extends_plain(kind):
         return _described_extended
     return next((function for base, function in _TABLE if issubclass(kind, base)), _described_object)
+
+
+def is_of_process(value: Any) -> bool:
+    """Return whether a value may be one of the process, not of the training: an address, a hash, a time, a folder."""
+    if type(value) in _LARGEST:
+        return bool(math.isfinite(value) and abs(value) > _LARGEST[type(value)])
+    is_text = type(value) is str and _CHOICE.fullmatch(value) is None
+    return is_text or issubclass(type(value), (bytes, PurePath))

@@ -24,7 +24,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force, tensor_of
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import all_of
-from ckptkit.mindspore.train.calls import before_next_call
+from ckptkit.mindspore.train.call_hooks import before_next_call
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, optimizers_of
 
 _JIT_MODULES = ("mindspore.graph.api", "mindspore.common.api")

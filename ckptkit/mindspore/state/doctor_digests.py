@@ -31,7 +31,7 @@ from ckptkit.mindspore.state.stateful_objects import (
     state_and_draws,
     state_of,
 )
-from ckptkit.mindspore.train.calls import replace_call
+from ckptkit.mindspore.train.call_hooks import replace_call
 from ckptkit.mindspore.versions import device_name
 
 if TYPE_CHECKING:

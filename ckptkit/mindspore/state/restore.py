@@ -38,7 +38,7 @@ from ckptkit.mindspore.state.findings import Examination
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources, decoded
 from ckptkit.mindspore.state.stateful_objects import GeneratorHolder, ParameterHolder, Stateful, state_of
-from ckptkit.mindspore.train.calls import before_next_call
+from ckptkit.mindspore.train.call_hooks import before_next_call
 from ckptkit.mindspore.train.cell import (
     OPTIMIZERS,
     AccumulationTrainCell,

@@ -43,7 +43,7 @@ from ckptkit.core.active_calls import frames_from
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.process_group import world
-from ckptkit.mindspore.train.calls import Fences
+from ckptkit.mindspore.train.call_hooks import Fences
 from ckptkit.mindspore.train.gradients import (
     Clear,
     Finite,

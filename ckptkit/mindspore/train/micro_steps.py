@@ -19,7 +19,7 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Array
 from ckptkit.errors import ResumeError, StateMismatchError
-from ckptkit.mindspore.train.calls import Fences
+from ckptkit.mindspore.train.call_hooks import Fences
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters, optimizers_of
 from ckptkit.mindspore.train.restored_k import Worlds, check_cycle, check_same_training, schedule_in
 
