@@ -86,43 +86,9 @@ Trainer().train()
 DEATHS = ("0.0", "0.3", "1 begins", "1 ends", "2.5", "2 ends", "-")
 
 
-# The loop is the module's own; what it draws before the batches has its value for all of them.
-MODULE = """
-import os, random, signal, sys
-import mindspore as ms, mindspore.dataset as ds, numpy as np
-from mindspore import nn
-import ckptkit as ck
-
-ms.set_seed(1)
-random.seed(1)
-dataset = ds.NumpySlicesDataset(np.ones((6, 2), np.float32)).batch(1)
-network = nn.Dense(2, 1)
-run = ck.loop(sys.argv[1], dataset, 2, train=network, save=ck.SaveEvery(micro_steps=1),
-              saving=ck.Saving(when_busy="wait"))
-for epoch, dataset in run.epochs:
-    scale = random.random()
-    ms.ops.assign(network.bias, network.bias * 0)
-    for (x,) in dataset:
-        ms.ops.assign(network.bias, network.bias + scale)
-        print(run.step, scale, network.bias.asnumpy(), flush=True)
-        if str(run.step) == sys.argv[2]:
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_draw_before_the_first_epochs_batches_is_stored(tmp_path):
-    whole, _ = lines_of(tmp_path, "whole", "-", MODULE)
-    for death in ("3", "9", "-"):
-        life, said = lines_of(tmp_path, "run", death, MODULE)
-        assert life
-        assert [line for line in life if line not in whole] == []
-        assert "differs from the saved run" not in said
-        assert "restored to the value at the save" not in said  # each epoch begins with a bias of 0
-
-
-def lines_of(tmp_path, root, death, program=PROGRAM):
+def lines_of(tmp_path, root, death):
     script = tmp_path / "script.py"
-    script.write_text(program)
+    script.write_text(PROGRAM)
     ended = run_python(str(script), str(tmp_path / root), death, folder=tmp_path, environment={}, timeout=120)
     ended.expect(0 if death == "-" else -signal.SIGKILL)
     return ended.stdout.splitlines(), ended.stderr

@@ -1,7 +1,6 @@
 """Where parameters are: other memory that no update sees is refused, what was shared is shared after a resume."""
 
 import mindspore as ms
-import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
@@ -14,30 +13,19 @@ from ckptkit.mindspore.parameters.memory import SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.tools.interchange import import_weights
 
+ROWS = Tensor(np.full((8, 6), 0.5, np.float32))
+
 
 def replace_weight(cell):
     cell.network.hidden.weight.set_data(Tensor(cell.network.hidden.weight.asnumpy() * 0.5))
-
-
-def load_weights(cell):
-    ms.load_param_into_net(cell.network, {"hidden.weight": Parameter(np.zeros((8, 6), np.float32))})
-
-
-def replace_moment(cell):
-    cell.optimizer.moment1[0].set_data(Tensor(np.ones((8, 6), np.float32)))
 
 
 def replace_rate(cell):
     cell.optimizer.learning_rate.set_data(Tensor(0.02, ms.float32))
 
 
-def write_weight(cell):
-    ops.assign(cell.network.hidden.weight, Tensor(np.zeros((8, 6), np.float32)))
-    cell.network.hidden.weight[0] = 1.0
-
-
-def replace_statistic(cell):
-    cell.network.norm.moving_mean.set_data(Tensor(np.ones(8, np.float32)))
+def load_bias(cell):
+    ms.load_param_into_net(cell.network, {"out.bias": Parameter(ROWS[0, :3])})
 
 
 class OwnOptimizer(nn.Optimizer):
@@ -66,8 +54,6 @@ def accumulating():
 
 
 class Saved:
-    """A training that is saved after every micro-step."""
-
     def __init__(self, make=accumulating, mode="pynative", **named):
         begin_process(mode=mode)
         self.cell = make()
@@ -85,8 +71,8 @@ class Saved:
 def test_memory_that_no_update_sees_fails_the_save():
     for change, name, make in (
         (replace_weight, "hidden.weight", train_step),
-        (load_weights, "hidden.weight", accumulating),
-        (replace_moment, "moment1.hidden.weight", accumulating),
+        (load_bias, "out.bias", accumulating),
+        (lambda cell: cell.optimizer.moment1[0].set_data(ROWS + 1), "moment1.hidden.weight", accumulating),
         (replace_rate, "learning_rate", accumulating),
     ):
         saved = Saved(make)
@@ -116,9 +102,11 @@ def test_what_updates_still_see_is_saved():
     saved.train(1)
     replace_weight(saved.cell)  # before the first update, too
     saved.train(3)
-    for change in (write_weight, replace_statistic):
-        change(saved.cell)
-        saved.train(4)
+    ops.assign(saved.cell.network.hidden.weight, ROWS)
+    saved.cell.network.hidden.weight[0] = 1.0
+    saved.train(4)
+    saved.cell.network.norm.moving_mean.set_data(Tensor(np.ones(8, np.float32)))
+    saved.train(4)
     contents = contents_of(saved.state.capture(), "a000001-c0000000006-m0000")
     saved.state.end("enough")  # no update follows
     replace_weight(saved.cell)
@@ -162,29 +150,17 @@ def test_mindspore_still_does_not_see_new_memory():
         assert np.array_equal(cell.network.hidden.weight.asnumpy(), before) != is_seen, mode
 
 
-def test_a_loop_whose_first_save_is_the_last_commits_nothing(root):
-    cell = accumulating().set_train()
-    data = ds.NumpySlicesDataset(samples(24)).batch(4)
-    run = ck.loop(root, data, epochs=2, train=cell, save=ck.SaveEvery(micro_steps=12))
-
-    def train():
-        for inputs in run:
-            if run.step == 8:
-                replace_rate(cell)
-            cell(*inputs)
-
-    with pytest.raises(ck.ResumeError, match=r"^learning_rate got new memory"):
-        train()
-    assert not ck.CheckpointManager(root).checkpoints()
-
-
 # Parameters with one memory
+
+
+def full(value):
+    return Tensor(np.full(3, value, np.float32))
 
 
 class Net(nn.Cell):
     def __init__(self, name, value):
         super().__init__()
-        self.w = Parameter(Tensor(np.full(3, value, np.float32)), name=f"{name}.w")
+        self.w = Parameter(full(value), name=f"{name}.w")
 
 
 def job(root, *, shares, named):
@@ -201,7 +177,6 @@ def values(*nets):
 
 
 def saved(root, *, shares, named, put):
-    """A run in which ``put`` makes the values, after which a checkpoint is saved."""
     student, teacher, state, manager = job(root, shares=shares, named=named)
     with manager:
         manager.restore(state)
@@ -211,8 +186,8 @@ def saved(root, *, shares, named, put):
 
 
 def part(student, teacher):
-    teacher.w.set_data(Tensor(np.full(3, 7, np.float32)))
-    ops.assign(student.w, Tensor(np.full(3, 5, np.float32)))
+    teacher.w.set_data(full(7))
+    ops.assign(student.w, full(5))
 
 
 def join(student, teacher):
@@ -231,7 +206,7 @@ def test_what_was_apart_at_the_save_is_apart(tmp_path, named):
         join(student, teacher)
         state.start.undo_changes()
         assert values(student, teacher) == [5, 7]
-        ops.assign(student.w, Tensor(np.full(3, 9, np.float32)))
+        ops.assign(student.w, full(9))
         assert values(student, teacher) == [9, 7]
 
 
@@ -242,7 +217,7 @@ def test_what_had_one_memory_at_the_save_has_one(tmp_path, named):
     with manager:
         manager.restore(state)
         assert values(student, teacher) == [1, 1]
-        ops.assign(student.w, Tensor(np.full(3, 9, np.float32)))
+        ops.assign(student.w, full(9))
         assert values(student, teacher) == [9, 9]
         state.count_delivered(2)
         manager.save(state).result()
@@ -256,9 +231,7 @@ def test_imported_weights_part_what_they_give_different_values(tmp_path):
     for number, (of_teacher, named) in enumerate([(7, False), (5, False), (None, True)]):
         file, root = tmp_path / f"{number}.ckpt", tmp_path / f"run-{number}"
         held = {"student.w": 5} if of_teacher is None else {"student.w": 5, "teacher.w": of_teacher}
-        ms.save_checkpoint(
-            [{"name": name, "data": Tensor(np.full(3, held[name], np.float32))} for name in held], str(file)
-        )
+        ms.save_checkpoint([{"name": name, "data": full(value)} for name, value in held.items()], str(file))
         import_weights(file, root)
         student, teacher, state, manager = job(root, shares=True, named=named)
         with manager:
@@ -312,7 +285,7 @@ def test_joining_and_parting_in_one_restore():
         assert not shared.restore([wanted])
         assert values(*others) == before
     net = Net("a", 1)
-    net.register_buffer("z", Tensor(np.full(3, 2, np.float32)))
+    net.register_buffer("z", full(2))
     place = net.z.data_ptr()
     assert shared_memory([net])[0].restore([["a.w", "z"]])
     assert net.w.data_ptr() == net.z.data_ptr() == place
@@ -330,7 +303,7 @@ def test_new_memory_that_a_compiled_function_does_not_see_is_named(tmp_path, mod
             state.count_delivered(step)
             manager.step(state)
             if step == 2:
-                teacher.w.set_data(Tensor(np.full(3, 7, np.float32)))
+                teacher.w.set_data(full(7))
             manager.save(state).result()
             told = "teacher/teacher.w got new memory after the first micro-step"
             assert shown().count(told) == (step > 1 and mode == ms.GRAPH_MODE)
