@@ -1,5 +1,6 @@
 """A local root with a mirror: what is newest and whole on either goes on, and the mirror is the fence."""
 
+import errno
 import functools
 import logging
 import os
@@ -517,22 +518,30 @@ def test_what_is_no_mirror_of_the_run_is_refused(tmp_path, message):
     assert tree(tmp_path) == before
 
 
-def test_emptied_local_root_needs_mirror_for_start(tmp_path):
-    """With the mirror away it is no new run; once it is back, the same manager knows all that it holds."""
-    started(tmp_path, 1, 2)
-    shutil.rmtree(tmp_path / "local")
+@pytest.mark.parametrize("emptied", [True, False])
+def test_start_without_the_mirror_sets_nothing_aside(tmp_path, emptied):
+    """This root was emptied, or went on from what the mirror alone has; then a start died before it committed."""
+    started(tmp_path, 1, 2).manager.close()
+    if emptied:
+        shutil.rmtree(tmp_path / "local")
+    else:
+        started(tmp_path, 4, local="other").manager.close()
+    newest = name_at(1, 2) if emptied else name_at(2, 4)
     life = Life(tmp_path)
     life.local.inject(Fault("error", operations={"write"}, times=None))
-    life.restore()  # has the attempt's document, and not the checkpoint
+    assert life.restore().checkpoint == newest  # has the attempt's document, and not the checkpoint
     life.settle()
     before = tree(tmp_path)
     life = Life(tmp_path, required=False)
     life.away("mirror")
-    with pytest.raises(StorageError, match=f"continued from {name_at(1, 2)}.*set it aside"):
+    with pytest.raises(StorageError, match=f"continued from {newest}.*set it aside"):
         life.restore()
     assert tree(tmp_path) == before
-    life.mirror.clear()
-    assert life.restore().checkpoint == name_at(1, 2)
+    if not emptied:
+        assert life.restore(name_at(1, 2)).checkpoint == name_at(1, 2)  # which somebody has named
+        return
+    life.mirror.clear()  # the same manager now knows all that it holds
+    assert life.restore().checkpoint == newest
     assert [one.name for one in life.manager.checkpoints()] == [name_at(1, 1), name_at(1, 2)]
 
 
@@ -787,9 +796,9 @@ def test_upload_that_never_ends_is_told(caplog):
     assert len(one.behind) == 0
 
 
-@pytest.mark.parametrize("fails", ["none", "walk", "write"])
+@pytest.mark.parametrize("fails", ["none", "walk", "write", "full"])
 def test_each_start_tidies_its_mirror_once_that_works(tmp_path, fails):
-    """After an upload, which may go on with what half of an earlier one has left."""
+    """After an upload, which may go on with what half of an earlier one has left; a full one before the next."""
     life = started(tmp_path)
     life.away("mirror")
     life.saved_at(2)
@@ -797,13 +806,20 @@ def test_each_start_tidies_its_mirror_once_that_works(tmp_path, fails):
     half.parent.mkdir(parents=True)
     half.touch()
     life = Life(tmp_path)
-    life.mirror.inject(Fault("error", operations={fails}))
+
+    def fill() -> None:
+        if half.exists():
+            raise StorageError("full") from OSError(errno.ENOSPC, "no space left")
+
+    fault = Fault(fill, operations={"write"}, times=None) if fails == "full" else Fault("error", operations={fails})
+    life.mirror.inject(fault)
     life.restore()
     life.settle()
     assert half.exists() == (fails != "none")
     life.saved_at(3)
     assert not half.exists()
-    life.manager.step(life.run)  # it was no failed upload
+    life.manager.close()
+    assert committed(tmp_path, "mirror")[-1] == name_at(2, 3)
 
 
 AWAY = StorageError("away")
@@ -841,20 +857,3 @@ def test_checkpoint_of_the_start_is_insisted_on(outcomes, times, error, message)
                 one.collect(tolerate=tolerate)
         assert not one.try_again()
         one.settle(lambda: 0.0)
-
-
-def test_life_alone_stays_ahead_of_what_it_knows(tmp_path):
-    """This root's last start went on from what the mirror alone has, and died before it committed."""
-    started(tmp_path, 2).manager.close()
-    started(tmp_path, 4, local="other").manager.close()
-    life = Life(tmp_path)
-    life.local.inject(Fault("error", operations={"write"}, times=None))
-    assert life.restore().checkpoint == name_at(2, 4)
-    life.settle()
-    before = tree(tmp_path)
-    life = Life(tmp_path, required=False)
-    life.away("mirror")
-    with pytest.raises(StorageError, match=f"continued from {name_at(2, 4)}.*set it aside"):
-        life.restore()
-    assert tree(tmp_path) == before
-    assert life.restore(name_at(1, 2)).checkpoint == name_at(1, 2)  # which somebody has named
