@@ -6,7 +6,7 @@ import multiprocessing
 
 import pytest
 from mindspore.train import Callback, Model
-from support.training import SIZE, CrashError, Interrupt, Job, checkpoints, disturb, reference
+from support.training import SIZE, CrashError, Interrupt, Job, checkpoints, disturb, later, reference
 
 import ckptkit as ck
 from ckptkit.manager.process import AT_EXIT
@@ -36,10 +36,6 @@ class Framework:
         return job.trace.steps
 
 
-def after(steps, at):
-    return {step: bits for step, bits in steps.items() if step > at}
-
-
 def first_epoch():
     return {step: bits for step, bits in reference().items() if step <= SIZE}
 
@@ -55,7 +51,7 @@ def test_training_of_a_framework_resumes_exactly(tmp_path):
     job = Job()
     disturb()
     with checkpoints(tmp_path, 17).attach() as attached:
-        assert Framework(job).run() == after(reference(), 17)
+        assert Framework(job).run() == later(reference(), 17)
     assert attached.point.batches_delivered == 17
 
 
@@ -69,7 +65,7 @@ def test_training_with_evaluations_resumes_exactly(tmp_path):
     with pytest.raises(CrashError), checkpoints(tmp_path, 15).attach():
         run(Interrupt(16))
     with checkpoints(tmp_path, 15).attach():
-        assert run() == after(expected, 15)
+        assert run() == later(expected, 15)
 
 
 def test_one_line_before_the_training_is_enough(tmp_path):

@@ -3,110 +3,67 @@
 import mindspore as ms
 import pytest
 from mindspore import nn, ops
-from support.training import accumulation_cell, begin_process, pipeline
+from support.training import accumulation_cell, begin_process, pipeline, tensors
+from test_state import Box
+from unit.mindspore.data.test_iterable import BATCHES, AtNextIter
 
 import ckptkit as ck
 
 
-class Tracker:
-    def __init__(self):
-        self.level = 0.0
-
-    def state_dict(self):
-        return {"level": self.level}
-
-    def load_state_dict(self, state):
-        self.level = state["level"]
-
-
-class Life:
-    """Trains to a batch after ``change``, and keeps all values."""
-
-    def __init__(self, root, change, until):
-        begin_process()
-        cell = accumulation_cell(2, optimizer=lambda weights: nn.Momentum(weights, 0.1, 0.9)).set_train()
-        tracker = Tracker()
-        data = ck.data.resumable(pipeline(), epochs=1)
-        state = ck.StateManager(cell, data, tracker=tracker)
-        with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2)) as manager:
-            manager.restore(state)
-            change(cell, tracker)
-            for batch in data:
-                cell(*batch)
-                tracker.level += 1
-                manager.step(state)
-                if cell.counters.micro_steps == until:
-                    break
-        self.values = {name: parameter.asnumpy().tobytes() for name, parameter in cell.parameters_dict().items()}
-        self.level = tracker.level
+def life(root, change, until):
+    """All values after a training to a batch after ``change``."""
+    begin_process()
+    cell = accumulation_cell(2, optimizer=lambda weights: nn.Momentum(weights, 0.1, 0.9)).set_train()
+    level, data = Box(0.0), ck.data.resumable(pipeline(), epochs=1)
+    state = ck.StateManager(cell, data, level=level)
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2)) as manager:
+        manager.restore(state)
+        change(cell, level)
+        for batch in data:
+            cell(*batch)
+            level.value += 1
+            manager.step(state)
+            if cell.counters.micro_steps == until:
+                return tensors(cell), level.value
 
 
-def change_all(cell, tracker):
+def change_all(cell, level):
     ops.assign(cell.optimizer.learning_rate, ms.Tensor(0.5))
     cell.network.out.weight.set_data(cell.network.out.weight * 0.5)  # as of a pretrained network
     rows = cell.network.hidden.weight.asnumpy().copy()
     rows[-1, -1] += 1
     ops.assign(cell.network.hidden.weight, ms.Tensor(rows))
-    tracker.level = 7.0
+    level.value = 7.0
 
 
-def look(cell, tracker):
+def look(cell, level):
     cell.network.hidden.weight.asnumpy()
 
 
 @pytest.mark.parametrize("change", [change_all, look])
 def test_change_before_the_loop_is_undone_and_named(tmp_path, caplog, change):
     """The first start has nothing to undo. The checkpoint has the rate that the script sets."""
-    whole = Life(tmp_path / "whole", change, until=5)
-    Life(tmp_path / "cut", change, until=3)
+    whole = life(tmp_path / "whole", change, until=5)
+    life(tmp_path / "cut", change, until=3)
     caplog.clear()
-    resumed = Life(tmp_path / "cut", change, until=5)
-    assert resumed.values == whole.values
-    assert resumed.level == whole.level
+    assert life(tmp_path / "cut", change, until=5) == whole
     words = "hidden.weight, out.weight: restored to the value at the save"
     assert [words in text for text in caplog.messages].count(True) == (change is change_all)
-
-
-class Beside:
-    """Takes a loaded state when it is iterated next, and begins the next epoch then."""
-
-    size = 4
-
-    def __init__(self):
-        self.at, self.loaded = [0, 0], None
-
-    def __iter__(self):
-        if self.loaded is not None:
-            self.at, self.loaded = self.loaded, None
-        elif self.at[1] == self.size:
-            self.at = [self.at[0] + 1, 0]
-        return self._left()
-
-    def _left(self):
-        while self.at[1] < self.size:
-            self.at = [self.at[0], self.at[1] + 1]
-            yield self.at
-
-    def state_dict(self):
-        return {"at": self.at if self.loaded is None else self.loaded}
-
-    def load_state_dict(self, state):
-        self.loaded = state["at"]
 
 
 def test_loader_iterated_before_the_loop_takes_its_state_once(tmp_path):
     def train(root, until):
         begin_process()
-        cell, beside, given = accumulation_cell(2).set_train(), Beside(), []
+        cell, beside, given = accumulation_cell(2).set_train(), AtNextIter(), []
         batches = ck.data.resumable(pipeline(), epochs=2)
         state = ck.StateManager(cell, batches, beside=beside, training=ck.Training(ignore=["*"]))
         with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2)) as manager:
             manager.restore(state)
             left = iter(beside)
             for batch in batches:
-                if beside.at[1] == beside.size:
+                if beside.place == BATCHES:
                     left = iter(beside)
-                given.append(next(left))
+                given.append(next(left).tolist())
                 cell(*batch)
                 manager.step(state)
                 if cell.counters.micro_steps == until:
@@ -118,7 +75,6 @@ def test_loader_iterated_before_the_loop_takes_its_state_once(tmp_path):
 
 
 def training_of(kind):
-    """Cells, what trains a batch, and the optimizer."""
     network = nn.WithLossCell(nn.Dense(8, 1), nn.MSELoss())
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
     if kind == "functional":

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 from mindspore.common.initializer import initializer
+from support.loaders import WithState
 from support.training import Mlp, begin_process
 
 import ckptkit
@@ -87,8 +88,6 @@ def test_told_batch_replaces_batch_of_cell_call():
 
 
 class Stored:
-    """Takes its state from another object, and draws while it does."""
-
     def __init__(self):
         self.module, self.cache, self.draws = types.SimpleNamespace(weights=np.zeros(4), itself=self), 0, False
 
@@ -148,26 +147,10 @@ def test_what_checkpoints_hold_of_objects_given_by_name_is_compared():
     assert random.getstate() == generator
 
 
-class Rows:
-    def __init__(self):
-        self.at = 0
-
-    def __iter__(self):
-        while self.at < 6:
-            self.at += 1
-            yield ms.Tensor(X), ms.Tensor(Y)
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
-
-
 def test_what_training_reaches_is_told_from_the_first_batch_on(tmp_path):
     """The looks of the doctor do not take the place of those that decide what is stored."""
     cell, agent = train_cell(), types.SimpleNamespace(count=0, level=1.0)
-    batches = ckptkit.data.resumable(Rows(), 1)
+    batches = ckptkit.data.resumable(WithState([(ms.Tensor(X), ms.Tensor(Y))] * 6), 1)
     state = StateManager(cell, batches)
     here = "test_what_training_reaches_is_told_from_the_first_batch_on()"
     with ckptkit.CheckpointManager(tmp_path / "run") as manager:
@@ -180,7 +163,7 @@ def test_what_training_reaches_is_told_from_the_first_batch_on(tmp_path):
             cell(x, y)
             manager.step(state)
             _, reached = observer.observe()
-            assert reached[f"{here}: agent.count"] == reached["loader Rows.at"] == f"int {agent.count}"
+            assert reached[f"{here}: agent.count"] == reached["loader WithState.done"] == f"int {agent.count}"
             assert observer.began()[f"{here}: agent.count"] == "int 0"
             if agent.count == 3:
                 assert "agent.level" in str(state.capture().state["observed"])

@@ -12,7 +12,7 @@ import pytest
 from mindspore import nn, ops
 from support.memory import contents_of
 from support.options import grouped
-from support.training import samples, sums_prefix, tensors
+from support.training import Quiet, samples, sums_prefix, tensors
 
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
@@ -27,20 +27,10 @@ ACCUM = sums_prefix()
 DIVISOR = f"{ACCUM}divisor"
 
 
-class Net(nn.Cell):
-    """The same in every rank."""
-
-    def __init__(self):
-        super().__init__()
-        self.hidden = nn.Dense(6, 8, weight_init=0.1, bias_init=0.1)
-        self.out = nn.Dense(8, 3, weight_init=0.2, bias_init=0.1)
-
-    def construct(self, x, y):
-        return ops.square(self.out(ops.tanh(self.hidden(x))) - y).mean()
-
-
-def train_cell(k, network=Net):
+def train_cell(k, network=Quiet):
     network = network()
+    for weight in network.get_parameters():
+        weight.set_data(ops.ones_like(weight) * 0.1)  # the same in every rank
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
     return ck.AccumulationTrainCell(network, optimizer, k).set_train()
 
@@ -50,13 +40,10 @@ def micro_batch(number):
 
 
 class OfRank(StateManager):
-    """As one rank of many; this process belongs to no job."""
-
     world = Alone()
 
 
 def manager(k, rank=0, size=1, cell=None, **options):
-    """The state of one rank."""
     state = OfRank(train_cell(k) if cell is None else cell, **grouped(**{"elastic": True, **options}))
     state.world = Alone(rank, size)
     return state
@@ -71,8 +58,6 @@ def stepped(state, micro_steps):
 
 @dataclass
 class Checkpoint:
-    """What N ranks saved."""
-
     ranks: list
 
     @classmethod
@@ -140,7 +125,7 @@ def test_the_sum_over_ranks_is_kept(caplog):
         assert words in said
 
 
-class WithBuffer(Net):
+class WithBuffer(Quiet):
     def __init__(self):
         super().__init__()
         self.buffer = ms.Parameter(ms.Tensor(np.zeros(3, np.float32)), name="buffer", requires_grad=False)
@@ -204,20 +189,8 @@ def test_unfit_checkpoint_is_refused_without_changes():
     checkpoint, mapping, function = saved(2, 4, 1), {0: 4, 9: 3}, lambda step: 4 if step < 1 else 3
     boundary = Checkpoint.of([stepped(manager(4, 0, 2), range(4))] * 2)
     for onto, k, made, options, message in [
-        (
-            1,
-            8,
-            checkpoint,
-            {"elastic": False},
-            r"by 2 ranks, this job has 1\. Start 2 ranks, or pass .*\(elastic=True\)",
-        ),
-        (
-            3,
-            4,
-            checkpoint,
-            {},
-            r"2 x 4 = 8 micro-batches, not divisible by 3\..* with 1, 2 ranks; or, from .* 1, 2, 4, 8 ",
-        ),
+        (1, 8, checkpoint, {"elastic": False}, r"by 2 ranks, this job has 1\. Start 2 ranks, or pass .*elastic=True"),
+        (3, 4, checkpoint, {}, r"2 x 4 = 8 micro-batches, not divisible by 3\..* with 1, 2 ranks; or.* 1, 2, 4, 8 "),
         (8, 1, checkpoint, {}, r"2 x 1 = 2 micro-batches, not divisible by 8"),
         (1, 6, checkpoint, {}, "by 2 ranks with accumulation_steps=4, which is 8 for 1 ranks; this train cell has 6"),
         (1, 6, checkpoint, {"on_k_change": "next_cycle"}, "which is 8 for 1 ranks; this train cell has 6"),
@@ -238,7 +211,7 @@ def test_unfit_checkpoint_is_refused_without_changes():
 
 
 def foreign(k, rank, size, delivered=0, micro_step=0):
-    network = Net()
+    network = Quiet()
     cell = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
     state = manager(
         k, rank, size, cell=cell.set_train(), cycle=types.SimpleNamespace(accumulation_steps=k, micro_step=micro_step)

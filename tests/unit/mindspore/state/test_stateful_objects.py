@@ -1,5 +1,6 @@
 """Objects that hold parameters, and trainings without one train cell, in and out of a checkpoint."""
 
+import contextlib
 import copy
 import random
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
@@ -91,16 +92,11 @@ def test_scheduler_goes_on_with_its_counter_and_rates(root):
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        (
-            "table",
-            lambda: parameter(np.zeros((2, 3)), ms.float16),
-            r"value: the checkpoint has F32 \[2, 3\].*F16 \[2, 3\]",
-        ),
+        ("table", lambda: parameter(np.zeros((2, 3)), ms.float16), r"value: the checkpoint has F32 .*F16 \[2, 3\]"),
         ("table", lambda: parameter(np.zeros((3, 2))), r"value: the checkpoint has F32 \[2, 3\].*F32 \[3, 2\]"),
         ("thing", Mlp, r"missing in the checkpoint: hidden\.weight"),
         ("ema", lambda: average(box={}), r"not in this object: box/more"),
         ("trainer", lambda: ck.attributes(Trainer(), "step"), r"not in this object: best"),
-        ("table", None, None),
     ],
 )
 def test_another_object_is_refused_before_anything_is_changed(root, name, wrong, message):
@@ -111,15 +107,14 @@ def test_another_object_is_refused_before_anything_is_changed(root, name, wrong,
 
     stored(root, **given(64))
     cell, good = accumulation_cell(2), given(8)
-    if message is None:
-        restored(root, **good)
-        return
     before = tensors(cell)
     with pytest.raises(ck.StateMismatchError, match=rf"object {name}(?s:.*){message}"):
         ck.CheckpointManager(root).restore(StateManager(cell, **{**good, name: wrong()}))
     assert tensors(cell) == before
     assert good["thing"].scale_value.asnumpy() == 8
     assert (good["table"].asnumpy() == 8).all()
+    restored(root, **good)
+    assert good["thing"].scale_value.asnumpy() == 64
 
 
 class Both:
@@ -155,9 +150,7 @@ def test_own_state_methods_precede_parameter_holder():
     assert isinstance(stateful_of("cell", Mlp()), ParameterHolder)
     assert [*stateful_of("config", Config(scale=parameter(1))).state_dict()] == ["scale"]
     for one in (object(), 3, {"a": 1}, ms.Tensor(1.0), Mlp, random.SystemRandom()):
-        with pytest.raises(
-            TypeError, match=r"thing: a \w+ has no state_dict\(\) and load_state_dict\(\), and no param"
-        ):
+        with pytest.raises(TypeError, match=r"thing: a \w+ has no state_dict\(\) and load_state_dict\(\), and no p"):
             StateManager(accumulation_cell(2), thing=one)
 
 
@@ -253,12 +246,16 @@ def test_values_beside_parameters_and_objects_come_back(root):
         one.empty = ms.Tensor(shape=(2,), dtype=ms.float32, init=One())  # has no bits yet
         one.around = {"value": value, "parts": []}
         one.around["parts"].append({"parent": one.around})
+    trainer.accumulate_grads = (parameter(np.full(3, 2.5), name="sum"),)
     for one, value in ((trainer, 7), (other, 0)):
         weight = one.accumulate_grads[0]
         one.best = (value, weight, (value, [weight, value]), Place(weight, value, (value,)))
-        one.mixed = [value, weight, {"at": value}]
-    stored(root, ema=given, trainer=ck.attributes(trainer, "best", "mixed"))
-    restored(root, ema=fresh, trainer=ck.attributes(other, "best", "mixed"))
+        one.mixed = [value, weight, {"at": value}, ms.Tensor(np.full(2, value, np.float32))]
+        one.step = one.scale = one.beside = value
+    named = [ck.attributes(one, "accumulate_grads", "step", "best", "mixed", "scale") for one in (trainer, other)]
+    memory = other.accumulate_grads[0].asnumpy()
+    stored(root, ema=given, trainer=named[0])
+    restored(root, ema=fresh, trainer=named[1])
     assert (fresh.recent[0], fresh.recent[2]) == (7, [7])
     assert fresh.recent[1] is fresh.shadow[0]
     assert [*fresh.counts.values()] == [7] * 4
@@ -268,7 +265,8 @@ def test_values_beside_parameters_and_objects_come_back(root):
     assert (other.best[0], other.best[2][0], other.best[2][1][1]) == (7, 7, 7)
     assert other.best[1] is weight
     assert (type(other.best[3]), other.best[3][1:]) == (Place, (7, (7,)))
-    assert (other.mixed[0], other.mixed[2]) == (7, {"at": 7})
+    assert (other.mixed[0], other.mixed[2], other.mixed[3].asnumpy().tolist()) == (7, {"at": 7}, [7, 7])
+    assert (other.step, other.scale, other.beside, memory.tolist()) == (7, 7, 0, [2.5] * 3)
     with pytest.raises(TypeError, match=r"Average\.around is a dict"):
         ck.attributes(given, "around")
 
@@ -291,8 +289,7 @@ class Trainer:
         self.best = None
         self.network = Mlp()
         self.rng = np.random.default_rng(2)
-        self.mixed = [self.network]
-        self._scale = 1.0
+        self.mixed, self._scale = [self.network], 1.0
 
     @property
     def scale(self):
@@ -301,22 +298,6 @@ class Trainer:
     @scale.setter
     def scale(self, value):
         self._scale = value
-
-
-NAMES = ("accumulate_grads", "step", "best", "scale")
-
-
-def test_named_attributes_come_back_and_no_others(root):
-    given, fresh = Trainer(), Trainer()
-    named = ck.attributes(given, *NAMES)
-    given.accumulate_grads = (parameter(np.full(3, 2.5), name="sum"),)  # those of now are stored
-    given.step, given.best, given.scale, given.mixed = 7, [ms.Tensor(np.ones(2, np.float32))], 8.0, []
-    stored(root, trainer=named)
-    memory = fresh.accumulate_grads[0].asnumpy()
-    restored(root, trainer=ck.attributes(fresh, *NAMES))
-    assert memory.tolist() == [2.5] * 3
-    assert (fresh.step, fresh.scale, fresh.mixed) == (7, 8.0, [fresh.network])
-    assert [one.asnumpy().tolist() for one in fresh.best] == [[1, 1]]
 
 
 def test_attributes_of_other_kinds_are_refused():
@@ -337,27 +318,22 @@ def test_attributes_of_other_kinds_are_refused():
         state.capture()
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        (lambda net: setattr(net.norm, "moving_mean", parameter(np.ones(8), name="norm.moving_mean")), "moving_mean"),
-        (lambda net: setattr(net, "more", nn.Dense(2, 2)), "bias, weight|more"),
-        (lambda net: setattr(net, "shown", net.out), None),
-    ],
-)
-def test_a_save_refuses_parameters_replaced_in_mid_run(root, change, name):
+def test_a_save_refuses_parameters_replaced_in_mid_run(root):
     """One that no optimizer keeps, too; another place of a layer stops no save."""
-    cell = accumulation_cell(2)
-    state = StateManager(cell)
-    with ck.CheckpointManager(root) as manager:
-        manager.restore(state)
-        change(cell.network)
-        if name is None:
-            manager.save(state).result()
-        else:
-            with pytest.raises(ck.ResumeError, match=rf"were replaced or added(?s:.*){name}"):
-                manager.save(state)
-        assert len(manager.checkpoints()) == (name is None)
+    for name in (None, "moving_mean", "more"):
+        cell = accumulation_cell(2)
+        state = StateManager(cell)
+        with ck.CheckpointManager(root / str(name)) as manager:
+            manager.restore(state)
+            cell.network.shown = cell.network.out
+            if name == "moving_mean":
+                cell.network.norm.moving_mean = parameter(np.ones(8), name="norm.moving_mean")
+            elif name == "more":
+                cell.network.more = nn.Dense(2, 2)
+            said = rf"were replaced or added(?s:.*){name}"
+            with pytest.raises(ck.ResumeError, match=said) if name else contextlib.nullcontext():
+                manager.save(state).result()
+            assert len(manager.checkpoints()) == (name is None)
 
 
 def test_weights_that_others_may_write_are_not_steady():
