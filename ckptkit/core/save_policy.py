@@ -98,7 +98,7 @@ class SaveEvery(SavePolicy):
         """Return whether a save is due at ``progress``."""
         if self.optimizer_steps is not None:
             is_late = self.interval is not None and since_last_save >= self.interval
-            is_boundary = progress.at_boundary and progress.cycles > 0
+            is_boundary = progress.micro_step == 0 and progress.cycles > 0
             return is_boundary and (is_late or progress.cycles % self.optimizer_steps == 0)
         if self.micro_steps is not None:
             return progress.batches_delivered > 0 and progress.batches_delivered % self.micro_steps == 0

@@ -224,7 +224,7 @@ class HeartbeatWriter:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._record: Record = new_record(bytearray(SIZE_BYTES))
-        self._is_shown = False
+        self.is_shown = False
         self._born: float | None = None
         self._before: Mapping[Phase, float] = {}
         self._training = False
@@ -243,13 +243,13 @@ class HeartbeatWriter:
             os.register_at_fork(after_in_child=self._forget)
             if folder := os.environ.get(VARIABLE):
                 self._open(Path(folder))
-        if not self._is_shown:
+        if not self.is_shown:
             self._monotonic = monotonic  # a supervisor compares the seconds with its own
         # The first attempt of a process has the time since its birth, and that of restores that failed before.
         now, record = self._monotonic(), self._record
         birth = process_start() if record.trainings == 0 and self._monotonic is time.monotonic else None
         self._born = now if birth is None else min(birth, now)
-        if not self._is_shown:
+        if not self.is_shown:
             record.offsets[record.phase] = record.spent[record.phase] - now  # it may have been another clock's
         self._before = record.seconds(now)
         for name in ("how", "error", "category", "message", "data"):
@@ -293,7 +293,7 @@ class HeartbeatWriter:
     def step(self, micro_step: int, mirror_lag: Callable[[], int] | None = None) -> None:
         """Show that a micro-step has ended, after ``micro_step`` batches."""
         record = self._record
-        if self._training and not self._is_shown:  # only `ckptkit run` reads what follows
+        if self._training and not self.is_shown:  # only `ckptkit run` reads what follows
             return
         if mirror_lag is not None:
             record.mirror_lag = mirror_lag()
@@ -393,7 +393,7 @@ class HeartbeatWriter:
         record.opened_at = self._monotonic()
         record.offsets[Phase.STARTING] = -record.opened_at
         self._record = record
-        self._is_shown = True
+        self.is_shown = True
         atexit.register(self._exit)
         faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True)
         if not faulthandler.is_enabled():
@@ -404,7 +404,7 @@ class HeartbeatWriter:
             self._record.put("how", "exited")
 
     def _forget(self) -> None:
-        self._record, self._born, self._is_shown = new_record(bytearray(SIZE_BYTES)), None, False
+        self._record, self._born, self.is_shown = new_record(bytearray(SIZE_BYTES)), None, False
 
 
 HEARTBEAT = HeartbeatWriter()

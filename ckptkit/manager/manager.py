@@ -241,7 +241,7 @@ class CheckpointManager:
             cycle: The same, of the whole cycle that it ended.
         """
         if self._run is not None:
-            self._run.recorder.observe(micro_step, cycle or {})
+            self._run.recorder.seen = micro_step, cycle or {}
 
     def agree(self, wish: bool) -> bool:
         """Return whether any rank wishes something, such as to stop; every rank must call it at the same point.
@@ -261,7 +261,7 @@ class CheckpointManager:
         What may be called within another call, by a signal handler, asks it whether it is `Run.ready`.
         """
         run = self._run
-        if run is not None and not self._closed and not run.is_forked:
+        if run is not None and not self._closed and run.process == os.getpid():
             return run
         self._refuse_forked()
         if self._nothing_left_at is not None:
@@ -360,7 +360,7 @@ class CheckpointManager:
 
     @property
     def _is_forked(self) -> bool:
-        return self._run is not None and not self._closed and self._run.is_forked
+        return self._run is not None and not self._closed and self._run.process != os.getpid()
 
     def _refuse_forked(self) -> None:
         if self._is_forked:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from ckptkit.core.placement import PlacementByName
@@ -198,9 +199,7 @@ class Ranks:
         refuse_no_duration("patience", self.patience, usual="minutes=5")
 
 
-def _now() -> datetime:
-    """Return the time of day."""
-    return datetime.now(timezone.utc)
+_now = partial(datetime.now, timezone.utc)
 
 
 def _new_token() -> str:

@@ -93,7 +93,7 @@ class SignalWatch:
         self._pipe: _SignalPipe | None = None
         self._unseen_from_python: set[int] = set()
         self._masks = threading.local()
-        self._pending = False
+        self.pending = False
         after = {"after_in_parent": self._after_fork, "after_in_child": self._after_fork_in_child}
         os.register_at_fork(before=self._before_fork, **after)
 
@@ -112,10 +112,9 @@ class SignalWatch:
         return True
 
     def attend(self) -> None:
-        """Deliver signals that the thread has not read yet; free of cost without a signal."""
-        if self._pending:
-            self._pending = False  # first: later signals set it again
-            self._deliver()
+        """Deliver signals that the thread has not read yet, if some are `pending`."""
+        self.pending = False  # first: later signals set it again
+        self._deliver()
 
     def leave(self, listener: PreemptionRequest) -> bool:
         """Deliver pending signals to ``listener``, then remove it; return whether no listener is left."""
@@ -176,7 +175,7 @@ class SignalWatch:
         pipe, former = self._pipe, self._former.get(number)
         if pipe is not None and self._alive():
             pipe.send(number | _FROM_PYTHON)
-            self._pending = True
+            self.pending = True
         elif former is not None:
             former.take(frame)
         else:  # other code installed this handler again after the last training
@@ -297,14 +296,11 @@ class PreemptionRequest:
         self._number: int | None = None
         self._heard_at: float | None = None
         self._settled = False
+        self.is_asked = False  # by a request that is not settled
         self._look_at = -math.inf  # for the file
         self.why = self.dead_child = ""
         self._dead_before: set[int] = set()  # children that nobody waited for
         self.is_watched = False
-
-    @property
-    def is_asked(self) -> bool:
-        return self._asked_at is not None and not self._settled
 
     def seconds_left(self) -> float:
         """Return the rest of the grace; all of it while there is no request."""
@@ -337,7 +333,8 @@ class PreemptionRequest:
 
     def poll(self) -> bool:
         """Return whether training is to end; calls the callable, and looks for the file once a second."""
-        SIGNALS.attend()
+        if SIGNALS.pending:
+            SIGNALS.attend()
         when = self._options.when
         if self._asked_at is None and when is not None and not self._settled:
             if callable(when):
@@ -374,7 +371,8 @@ class PreemptionRequest:
                 return False
             self.why = f"{why} after {dead_child}" if dead_child else why
             self.dead_child = dead_child
-            self._asked_at = self._monotonic()  # last: the training thread looks at it without the lock
+            self._asked_at = self._monotonic()
+            self.is_asked = True  # last: the training thread looks at it without the lock
             HEARTBEAT.request("child-died" if dead_child else request, self.why)
             return True
 
@@ -392,6 +390,7 @@ class PreemptionRequest:
         """Mark the request as settled; the end of the grace no longer ends the process."""
         with self._lock:
             self._settled = True
+            self.is_asked = False
             self._changed.notify_all()
 
     def account(self) -> str:

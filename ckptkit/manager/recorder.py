@@ -80,7 +80,7 @@ class Recorder:
         progress = began.progress
         self._curves = Curves(None if progress.at_boundary else progress.cycles + 1)
         self._held: deque[tuple[Progress, datetime, Values, Values]] = deque()
-        self._seen: tuple[Values, Values] = ({}, {})
+        self.seen: tuple[Values, Values] = ({}, {})  # of the last micro-step, and of the cycle that it ended
         self._progress = progress
         self._last_saved: str | None = None
         self._interval: Interval | None = None
@@ -89,16 +89,12 @@ class Recorder:
         self._storer: Worker | None = None
         self._storers_error: BaseException | None = None
 
-    def observe(self, micro_step: Values, cycle: Values) -> None:
-        """Keep values of the last micro-step, and of the cycle that it ended, for the next `note`."""
-        self._seen = (micro_step, cycle)
-
     def note(self, progress: Progress, values: Values | None) -> None:
-        """Record that a micro-step ended at ``progress`` with ``values`` and those given to `observe`.
+        """Record that a micro-step ended at ``progress`` with ``values`` and those `seen`.
 
         Values are numbers, or anything with one element that can be read with ``asnumpy``; others are left out.
         """
-        (micro_step, cycle), self._seen = self._seen, ({}, {})
+        (micro_step, cycle), self.seen = self.seen, ({}, {})
         self._progress = progress
         if self._log is None or not (micro_step or cycle or values):
             return
@@ -369,16 +365,14 @@ def _spread(means: Sequence[float]) -> Spread:
 
 def settled(values: Values) -> Values:
     """Return ``values`` with mutable ones read at once, and without those that are not a single number."""
-    return {name: _reference(value) for name, value in values.items() if value is not None}
-
-
-def _reference(value: Any) -> Any:
-    if isinstance(value, (float, int)):  # not a union, which each micro-step would make
-        return float(value)
-    if not hasattr(value, "asnumpy"):
-        return _number(value)
-    # A parameter's value changes in place; a tensor returned by a step does not.
-    return _number(value) if _is_parameter(value.__class__) else value if getattr(value, "size", 1) == 1 else None
+    kept = {}
+    for name, value in values.items():
+        # A parameter's value changes in place; a tensor returned by a step does not.
+        if not hasattr(value, "asnumpy") or _is_parameter(value.__class__):
+            kept[name] = _number(value)
+        elif getattr(value, "size", 1) == 1:
+            kept[name] = value
+    return kept
 
 
 @functools.cache

@@ -144,17 +144,13 @@ class Run:
         self._window: Window | None = None
         self._number = 0
         self.last_save_at = self._monotonic()  # its start
-        self._process = os.getpid()
+        self.process = os.getpid()  # another one is forked from it
         self._is_finished = False
         self.is_complete = False  # nothing was left to train
         self._is_prepared = False
         self._reached = began_at  # at the last step or save
         self._left_at = 0  # batches delivered when a loop was left
         self._last_call = LastCall(self._exit)
-
-    @property
-    def is_forked(self) -> bool:
-        return os.getpid() != self._process
 
     def ready(self) -> Self:
         """Return itself; ResumeError if a call of it is in progress in this thread, such as below a signal handler.
@@ -178,7 +174,7 @@ class Run:
         self._collect(tolerate=self.preemption.is_asked)
         self.recorder.note(progress, metrics)
         self.end_schedule.arrive(progress.accumulation_steps)
-        if progress.at_boundary:
+        if progress.micro_step == 0:
             self.schedule.see(progress.cycles)
             self.schedule.begin_cycle(state, progress)
         if not self._is_prepared:
@@ -204,7 +200,8 @@ class Run:
                     handle = self._begin(state, *meeting) if meeting is not None else None
             if self._hooks is not None and handle is not None:
                 self._hooks.look(state, self._saving(state, metrics))
-        self.results.tell()
+        if self.results.unreported:
+            self.results.tell()
         self.end_schedule.depart()
         return handle
 
@@ -334,7 +331,7 @@ class Run:
 
     def leave(self, batches: int) -> None:
         """Note that a loop was left after so many ``batches``, and give signals back."""
-        if not self.is_forked:
+        if self.process == os.getpid():
             self._left_at = batches
             self.end_schedule.pause()
             self.preemption.end()
@@ -429,7 +426,8 @@ class Run:
 
     def _collect(self, *, tolerate: bool = False) -> None:
         try:
-            self.mirrors.collect(tolerate=tolerate)
+            if self.mirrors.exists:
+                self.mirrors.collect(tolerate=tolerate)
         except StaleAttemptError as error:
             if self.rank_sync.is_alone:
                 raise

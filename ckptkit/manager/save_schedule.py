@@ -64,8 +64,10 @@ class SaveSchedule:
 
     def is_due(self, progress: Progress, since: timedelta) -> bool:
         """Return whether to save now, ``since`` after the last save began; may be a collective."""
-        decide = self._due_by_clock if self._rank_sync.is_alone else self._agree_on_due
-        due = decide(progress, since)
+        if self._rank_sync.is_alone:
+            due = self._policy.due(progress, since) and not self._is_stretched(progress, since)
+        else:
+            due = self._agree_on_due(progress, since)
         if self._mid_cycle == "align":
             due = due or self._waits_for_boundary
             self._waits_for_boundary = due and not progress.at_boundary
@@ -82,19 +84,19 @@ class SaveSchedule:
             return True
         if not getattr(self._policy, "by_clock", True) or not progress.at_boundary:
             return False
-        return self._rank_sync.flags(self._due_by_clock(progress, since))[0]
+        due = self._policy.due(progress, since) and not self._is_stretched(progress, since)
+        return self._rank_sync.flags(due)[0]
 
-    def _due_by_clock(self, progress: Progress, since: timedelta) -> bool:
-        if not self._policy.due(progress, since):
-            return False
+    def _is_stretched(self, progress: Progress, since: timedelta) -> bool:
+        """Return whether saves cost so much that one that is due by the policy has to wait."""
         stall = self._results.mean_stall_seconds
         longer = stretched(self._policy, stall)
         if longer == self._policy or longer.due(progress, since):
-            return True
+            return False
         if not self._has_told_stretch:
             self._has_told_stretch = True
             _log.info("each save keeps training waiting for %s, so by the clock they come less often", span(stall))
-        return False
+        return True
 
     def begin_cycle(self, state: Capturable, progress: Progress) -> None:
         """At a boundary, let ``state`` keep what ``"rewind"`` stores until the next one."""

@@ -195,7 +195,7 @@ class SaveResults:
         self._url, self._failures_allowed, self._on_save = url, failures_allowed, on_save
         self._is_alone, self._commits, self._newest = rank_sync.is_alone, rank_sync.leads, newest
         self._failures_in_a_row = self._number = 0
-        self._unreported: list[SaveReport] = []
+        self.unreported: list[SaveReport] = []  # to ``on_save``
         self._skipped_during: SaveHandle | None = None
         self._warn_after = _LONG
         self.in_flight: SaveHandle | None = None  # until its outcome is taken
@@ -249,8 +249,8 @@ class SaveResults:
 
     def tell(self) -> None:
         """Call ``on_save`` with the new reports; call this last, because ``on_save`` may raise or call the manager."""
-        while self._unreported and self._on_save is not None:
-            self._on_save(self._unreported.pop(0))
+        while self.unreported and self._on_save is not None:
+            self._on_save(self.unreported.pop(0))
 
     def forgive(self) -> None:
         """Let a final save be tried whatever failed before; a takeover of the run is final."""
@@ -279,7 +279,7 @@ class SaveResults:
                 self.durations.append(report.took)
                 self.stall_seconds.append(report.cost.stall_seconds)
                 if self._commits and self._on_save is not None:
-                    self._unreported.append(report)
+                    self.unreported.append(report)
         elif isinstance(error, StaleAttemptError):
             self.end = error  # stays, whereas a later successful save cancels a failure
             if self._is_alone:

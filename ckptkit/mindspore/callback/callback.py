@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import mindspore.dataset as ds
 from mindspore.train import Callback, Model
@@ -304,24 +304,28 @@ class CheckpointCallback(Callback):
 
     def on_train_begin(self, run_context: Any) -> None:
         """Check that ``Model`` begins where `resume` said, and finish the restore."""
-        session = self._active()
+        session = self._session or self._refuse()
         session.begin(run_context.original_args(), self)
 
     def on_train_epoch_begin(self, run_context: Any) -> None:
         """At the first epoch, restore the state of the other callbacks."""
-        self._active().begin_epoch(run_context.original_args())
+        session = self._session or self._refuse()
+        session.begin_epoch()
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Show ``ckptkit run`` that the next batch has been delivered."""
-        HEARTBEAT.begin_step()
+        if HEARTBEAT.is_shown:
+            HEARTBEAT.begin_step()
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Save if one is due; a save at an epoch's last batch waits for the end of the epoch."""
-        self._active().end_step(run_context.original_args(), run_context)
+        session = self._session or self._refuse()
+        session.end_step(run_context)
 
     def on_train_epoch_end(self, run_context: Any) -> None:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""
-        self._active().end_epoch(run_context.original_args(), run_context, save_evaluated=self._save_evaluated)
+        session = self._session or self._refuse()
+        session.end_epoch(run_context, save_evaluated=self._save_evaluated)
 
     def on_eval_begin(self, run_context: Any) -> None:
         """Run the fence, so that other callbacks can swap weights around an evaluation."""
@@ -330,15 +334,14 @@ class CheckpointCallback(Callback):
 
     def on_train_end(self, run_context: Any) -> None:
         """Commit the last state."""
-        self._active().end()
+        session = self._session or self._refuse()
+        session.end()
 
-    def _active(self) -> TrainingSession:
-        if self._session is None:
-            raise ResumeError(
-                "call ckpt.resume(model, dataset, epochs) before Model.train and pass its epoch as "
-                "initial_epoch, or use ckpt.train(model, epochs, dataset), which does both"
-            )
-        return self._session
+    def _refuse(self) -> NoReturn:
+        raise ResumeError(
+            "call ckpt.resume(model, dataset, epochs) before Model.train and pass its epoch as initial_epoch, or use "
+            "ckpt.train(model, epochs, dataset), which does both"
+        )
 
     def _start_last(self, model: Model, name: str, own: Callable[..., None] | None, *args: Any, **kwargs: Any) -> None:
         """Call a method with this callback at the end of the list that has it: what others change is saved, too."""

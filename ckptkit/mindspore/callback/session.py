@@ -68,8 +68,10 @@ class TrainingSession:
         self._may_stop = True
         self._wants_stop = False
         self._metrics: tuple[int, dict[str, float]] = (-1, {})
+        self._params: Any = None  # what `Model` tells the callbacks, in one object for the whole training
 
     def begin(self, params: Any, me: Callback) -> None:
+        self._params = params
         self.manager.watch_preemption()
         self._refuse_other_training(params)
         callbacks = [other for other in params.list_callback if isinstance(other, Callback) and other is not me]
@@ -106,11 +108,12 @@ class TrainingSession:
         if not self.point.batch:
             self._state.examination.begin()
 
-    def begin_epoch(self, params: Any) -> None:
+    def begin_epoch(self) -> None:
         if self._begun:
             return
-        if params.cur_epoch_num != self.point.epoch + 1:
-            raise ResumeError(_wrong_epoch(self.point.epoch, params.cur_epoch_num - 1))
+        begins = self._params.cur_epoch_num - 1
+        if begins != self.point.epoch:
+            raise ResumeError(_wrong_epoch(self.point.epoch, begins))
         self._other_callbacks.restore()
         if self.point.batch:
             # The others' on_train_epoch_begin ran a second time in this epoch: this undoes what it did.
@@ -119,11 +122,11 @@ class TrainingSession:
         self._state.start.trained()
         self._begun = True
 
-    def end_step(self, params: Any, run_context: Any) -> None:
-        # As a dict, which it is: an attribute of it takes a call of Python, in every micro-step.
+    def end_step(self, run_context: Any) -> None:
+        params = self._params  # as a dict, which it is: an attribute of it takes a call of Python
         delivered, last_of_epoch = params["cur_step_num"], params["cur_epoch_num"] * self._size
         self._state.count_delivered(delivered)
-        self._state.observe_step(params["train_dataset_element"], params["net_outputs"])
+        self._state.last_batch, self._state.last_outputs = params["train_dataset_element"], params["net_outputs"]
         if delivered > last_of_epoch:
             raise unequal_epochs(self._size, params["cur_epoch_num"] - 1)
         if delivered == last_of_epoch:
@@ -131,7 +134,7 @@ class TrainingSession:
             self._state.end_epoch()  # before the evaluation, which uses the epoch's last weights
         run = self.manager.live()
         # After end_epoch(), which may call the optimizer.
-        run.recorder.observe(loss_of(params["net_outputs"]), norm_of(self._state.cell))
+        run.recorder.seen = loss_of(params["net_outputs"]), norm_of(self._state.cell)
         if delivered == last_of_epoch:
             self.manager.fence()  # before the evaluation and before every callback's on_train_epoch_end
             self.manager.pause()
@@ -145,7 +148,8 @@ class TrainingSession:
         if run.is_over:  # all ranks know it by now
             run_context.request_stop()
 
-    def end_epoch(self, params: Any, run_context: Any, *, save_evaluated: bool) -> None:
+    def end_epoch(self, run_context: Any, *, save_evaluated: bool) -> None:
+        params = self._params
         stopping = run_context.get_stop_requested()
         if params.cur_step_num != params.cur_epoch_num * self._size:
             # request_stop ends an epoch early and still calls this; the last step has saved that partial epoch.
