@@ -159,15 +159,18 @@ class Observer:
         self._roots.note_live(frames)
         self._running |= set(map(owner_of_variables, frames))
 
-    def end_step(self, epoch: int) -> None:
-        """Look if one is due, at the end of a micro-step of ``epoch``, or of the one before it."""
+    def end_step(self, epoch: int) -> bool:
+        """Count a micro-step of ``epoch``, or of the one before it, and return whether `look` is due at its end."""
         if self._nodes is None:
-            return
+            return False
         self._steps += 1
-        if self._steps & (self._steps - 1) == 0 or epoch != self._epoch:
-            self._look_at_changes(at_batch=False)
-            self._asks_next = True
-        self._epoch = epoch
+        before, self._epoch = self._epoch, epoch
+        return self._steps & (self._steps - 1) == 0 or epoch != before
+
+    def look(self) -> None:
+        """Look at what training has changed."""
+        self._look_at_changes(at_batch=False)
+        self._asks_next = True
 
     def hand_out(self, *, ends_epoch: bool) -> None:
         """Look at the data as a batch is handed out, if the step after it ends with a look."""

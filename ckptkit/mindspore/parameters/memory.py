@@ -42,12 +42,12 @@ class Detached:
         self._prefix = f"{name}/" if name else ""
         self._count = count
         self._begun_at = 0
-        self._bound = _BOUND.setdefault(optimizer, [])
+        self.bound = _BOUND.setdefault(optimizer, [])
 
     def begin(self, updates: int) -> None:
         self._begun_at = updates if self._count is None else self._count()
         # Not at the end of the step: a callback may have given other memory by then.
-        if not self._bound and mode_in_force() != "GRAPH":
+        if not self.bound and mode_in_force() != "GRAPH":
             before_next_call(self._optimizer, self._bind)
 
     def bind_resumed(self) -> None:
@@ -57,20 +57,20 @@ class Detached:
 
     def bind(self, updates: int) -> None:
         """Record the present memory after the first update, unless its call did: a user's ``@ms.jit`` may hide it."""
-        if not self._bound and (updates if self._count is None else self._count()) > self._begun_at:
+        if (updates if self._count is None else self._count()) > self._begun_at:
             self._bind()
 
     def has_compiled_update(self) -> bool:
         return any(is_compiled(member) for kind in type(self._optimizer).__mro__ for member in vars(kind).values())
 
     def _bind(self) -> None:
-        if not self._bound:
-            self._bound += [(parameter, parameter.data_ptr()) for parameter in all_of(self._optimizer)]
+        if not self.bound:
+            self.bound += [(parameter, parameter.data_ptr()) for parameter in all_of(self._optimizer)]
 
     def refuse(self) -> None:
         """Raise ResumeError if a parameter has other memory: a resumed run would see it, and this one does not."""
         if mode_in_force() != "GRAPH":
-            moved = sorted(parameter.name for parameter, address in self._bound if parameter.data_ptr() != address)
+            moved = sorted(parameter.name for parameter, address in self.bound if parameter.data_ptr() != address)
             if moved:
                 raise ResumeError(
                     f"{some([f'{self._prefix}{name}' for name in moved])} got new memory after the first update "
@@ -113,13 +113,12 @@ class CompiledMemory:
         self._parameters = parameters
         self._tensors = tensors
         self._by_function = not any(optimizers_of([cell]) and not isinstance(cell, nn.Optimizer) for cell in cells)
-        self._at_first: dict[str, int] | None = None  # addresses after the first micro-step
+        self.at_first: dict[str, int] | None = None  # addresses after the first micro-step
         self._told_of_buffers = self._told_of_parameters = False
 
     def first_step_ended(self) -> None:
-        """Note where the parameters are, at the first call: the step has been compiled."""
-        if self._at_first is None:
-            self._at_first = self._addresses()
+        """Note where the parameters are: the step has been compiled."""
+        self.at_first = self._addresses()
 
     def _addresses(self) -> dict[str, int]:
         # Only on CPU do they stay in place.
@@ -141,9 +140,9 @@ class CompiledMemory:
                 "train in PYNATIVE mode"
             )
             doubts.append((doubt, True))
-        if (compiled or (is_graph and self._by_function)) and not self._told_of_parameters and self._at_first:
+        if (compiled or (is_graph and self._by_function)) and not self._told_of_parameters and self.at_first:
             now = self._addresses()
-            moved = sorted(name for name, address in self._at_first.items() if now.get(name) != address)
+            moved = sorted(name for name, address in self.at_first.items() if now.get(name) != address)
             if moved:
                 self._told_of_parameters = True
                 doubt = (

@@ -108,25 +108,20 @@ class Switches:
         self._groups = [group for optimizer in optimizers_of(cells) for group in getattr(optimizer, "param_groups", ())]
         self._prefix = f"{name}/" if name else ""
         self._restored: Mapping[str, Any] | None = None
-        self._begun_at: int | None = None
+        self.begun_at: int | None = None  # batches, until the modes of the first micro-step after them are noted
         self._compiled: list[str] | None = None
-        self._staying: list[_Network] = []  # their modes at a save were taken for others, and have not changed
+        self.staying: list[_Network] = []  # their modes at a save were taken for others, and have not changed
         self._reported = False
         self._begun: str | None = None
 
-    def note(self, delivered: int, *, compiled: bool = False) -> None:
-        """Note the modes of the micro-step that ended or begins, the last one of ``delivered``."""
-        self.check_compiled(delivered, compiled=compiled)
-        if compiled or mode_in_force() == "GRAPH":
-            return  # the graph's modes are stored, and asking every cell takes longer than all else of a micro-step
-        self._staying = [network for network in self._networks if network.note()]
+    def note(self) -> None:
+        """Note the modes of the micro-step that ended or begins, where no graph keeps them."""
+        self.staying = [network for network in self._networks if network.note()]
 
     def end_step(self) -> None:
         """Warn if a network trains in evaluation mode that a save took for one that will train."""
-        if not self._staying:
-            return
-        stay = [network.kind for network in self._staying if not network.modes()[0]]
-        self._staying = []
+        stay = [network.kind for network in self.staying if not network.modes()[0]]
+        self.staying = []
         if stay and not self._reported:
             self._reported = True
             _log.warning(
@@ -149,7 +144,7 @@ class Switches:
     def load(self, recorded: Mapping[str, Any] | None, delivered: int) -> None:
         """Continue from what `record` returned, or None if nothing was stored, after ``delivered`` batches."""
         self._restored = recorded
-        self._begun_at = delivered
+        self.begun_at = delivered
         self._compiled = recorded["evaluating"] if recorded is not None else None
         for network in self._networks:
             network.forget()
@@ -184,10 +179,10 @@ class Switches:
         self._restored = None
 
     def check_compiled(self, delivered: int, *, compiled: bool = False) -> None:
-        """Note the modes with which the first micro-step of this process was compiled; ``compiled`` as for `note`."""
-        if self._begun_at is None or delivered == self._begun_at:
+        """Note the modes with which the first micro-step of this process was compiled; ``compiled`` if the loop is."""
+        if self.begun_at is None or delivered == self.begun_at:
             return
-        self._begun_at = None
+        self.begun_at = None
         now = self._evaluating() if compiled or mode_in_force() == "GRAPH" else None
         if self._compiled is None or now is None:
             self._compiled = now

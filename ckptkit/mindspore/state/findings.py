@@ -180,8 +180,10 @@ class Examination:
 
     def end_step(self, epoch: int) -> None:
         """Look at what training has changed, if a look is due; call after each micro-step."""
-        self._memory.first_step_ended()
-        self._observed(partial(self.observer.end_step, epoch))
+        if self._memory.at_first is None:
+            self._memory.first_step_ended()
+        if self.observer.end_step(epoch):
+            self._observed(self.observer.look)
 
     def _observed(self, look: Callable[[], Any]) -> Any:
         """Return what ``look`` does, or None where the user's objects cannot be read, which is said once."""

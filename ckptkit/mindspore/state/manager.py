@@ -34,7 +34,7 @@ from ckptkit.mindspore.state.findings import Examination
 from ckptkit.mindspore.state.restore import Start
 from ckptkit.mindspore.state.sources import CycleStart, Sources, Training, captured
 from ckptkit.mindspore.state.stateful_objects import Stateful
-from ckptkit.mindspore.train.cell import AccumulationTrainCell, refuse_half_restored
+from ckptkit.mindspore.train.cell import AccumulationTrainCell, refuse_half_done
 
 __all__ = ["StateManager", "Stateful", "Training"]
 
@@ -182,25 +182,25 @@ class StateManager:
                 thread takes the batches of a `ckptkit.data.resumable`, if the last call of an `AccumulationTrainCell`
                 was interrupted, or if a restore failed after it had changed something, and none has succeeded since.
         """
-        cells = self._sources.every_cell
-        refuse_half_restored(cells)
-        for cell in cells:
-            if isinstance(cell, AccumulationTrainCell):
-                cell.refuse_half_done()
+        refuse_half_done(self._sources.every_cell)
         if self._sources.batches is not None:
             self._sources.batches.refuse_another_thread()
             self.examination.judge_doubt(self._sources.counting.read_ahead())
         progress = self._sources.progress()
         for memory in self._sources.detached:
-            memory.bind(progress.updates)
-        self._sources.check_switches(progress.batches_delivered)
+            if not memory.bound:
+                memory.bind(progress.updates)
+        for switches in self._sources.switches:
+            if switches.begun_at is not None:
+                self._sources.check_switches(progress.batches_delivered)
         return progress
 
     def complete_step(self) -> Progress:
         """Return the same as `progress`, and note that the last batch has been trained."""
         self._sources.open_batch.end()
         for switches in self._sources.switches:
-            switches.end_step()
+            if switches.staying:
+                switches.end_step()
         progress = self.progress()
         self.examination.end_step(progress.epoch)
         return progress

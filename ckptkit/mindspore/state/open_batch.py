@@ -39,9 +39,8 @@ class OpenBatch:
         self._older_error, self._older_handlers, self._error_at_step = sys.exc_info()[1], _signal_handlers(), None
 
     def begin(self) -> None:
-        """Note that a batch was counted: it begins if it is handed out, and otherwise it was trained already."""
-        if self._is_handed_out:
-            self._is_open, self._older_error = True, sys.exc_info()[1]
+        """Note that a batch begins, which is handed out."""
+        self._is_open, self._older_error = True, sys.exc_info()[1]
 
     def end(self) -> None:
         """Note that the loop says that the batch is done; what handles an error or a signal need not know it."""

@@ -107,6 +107,9 @@ class Sources:
         self.counting = counting_of(self.cell, cells, training.cycle, may_change_k=may_change_k)
         self.position = position_of(dataset, training.augmentation, observer)
         self.batches = dataset if isinstance(dataset, Resumable) else None
+        # Of the cycle that an epoch leaves open, where the loop has to tell the train cell that an epoch ends.
+        is_told = self.batches is None and isinstance(self.position, DatasetPosition)
+        self._remainder = self.cell.remainder if is_told and isinstance(self.cell, AccumulationTrainCell) else "carry"
         # What stores each of those given by name.
         self.stateful = {name: stateful_of(name, value, may_change_k=may_change_k) for name, value in given.items()}
         self.named_cells = {name: holder for name, holder in self.stateful.items() if isinstance(holder, NamedCell)}
@@ -196,11 +199,17 @@ class Sources:
 
     def deliver(self, batches: int | None) -> None:
         """Count a delivered batch as `OwnCounting.deliver`; note the modes of its micro-step."""
-        self.open_batch.begin()
+        if self.batches is not None:  # it is handed out, and begins a micro-step; any other has ended one
+            self.open_batch.begin()
         delivered = self.counting.deliver(batches)
+        # The modes of a graph are stored, and asking every cell takes longer than all else of a micro-step.
+        is_graph = self.is_compiled or mode_in_force() == "GRAPH"
         for switches in self._switches.values():
-            switches.note(delivered, compiled=self.is_compiled)
-            if self.batches is None:  # the micro-step has ended; a batch that is handed out begins one
+            if switches.begun_at is not None:
+                switches.check_compiled(delivered, compiled=self.is_compiled)
+            if not is_graph:
+                switches.note()
+            if switches.staying and self.batches is None:
                 switches.end_step()
 
     def check_switches(self, delivered: int) -> None:
@@ -223,8 +232,12 @@ class Sources:
         """Return the position of the training; ResumeError if the counters of cell and data disagree."""
         counters, delivered = self.counting.now()
         epoch, batch = self.position.at(delivered) if self.position else (0, delivered)
-        if isinstance(self.position, DatasetPosition) and self.batches is None:
-            self.counting.refuse_open_remainder(self.position.size)
+        if self.position and self._remainder != "carry" and counters.micro_step > batch:
+            raise ResumeError(
+                f'an epoch of {self.position.size} batches ended within a cycle and remainder="{self._remainder}" '
+                "was not applied: call the train cell's end_epoch() after the last micro-step of each epoch, "
+                "before the save there"
+            )
         try:
             return Progress(
                 epoch=epoch,

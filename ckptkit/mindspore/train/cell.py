@@ -232,17 +232,6 @@ class AccumulationTrainCell(nn.Cell):
         self._interrupted = None
         clear_half_restored([self])
 
-    def refuse_half_done(self) -> None:
-        """Raise ResumeError if the last call did not return: the parameters may have a part of its micro-step."""
-        if self._interrupted is None:
-            return
-        self._refuse_unknown()
-        raise ResumeError(
-            f"the last call of this {type(self).__name__} raised in its forward or backward pass, and its "
-            "parameters may have a part of that micro-step, such as running statistics. This state is not saved. "
-            "Restore a checkpoint, or train on: after a complete micro-step the state is saved, with that part"
-        )
-
     def __call__(self, *inputs: Any) -> Any:
         """Run one micro-step over one micro-batch and return its loss, unscaled."""
         refuse_capture()
@@ -474,6 +463,20 @@ def refuse_half_restored(cells: Iterable[nn.Cell]) -> None:
             raise ResumeError(
                 f"the parameters of this {type(cell).__name__} are half restored from {checkpoint}: that restore "
                 "failed before its end. Restore a checkpoint; until that has succeeded, nothing can be trained or saved"
+            )
+
+
+def refuse_half_done(cells: Iterable[nn.Cell]) -> None:
+    """Raise ResumeError if a cell is half restored, or its last call did not return."""
+    for cell in cells:
+        if _MARK in vars(cell):
+            refuse_half_restored([cell])
+        if isinstance(cell, AccumulationTrainCell) and cell._interrupted is not None:
+            cell._refuse_unknown()
+            raise ResumeError(
+                f"the last call of this {type(cell).__name__} raised in its forward or backward pass, and its "
+                "parameters may have a part of that micro-step, such as running statistics. This state is not saved. "
+                "Restore a checkpoint, or train on: after a complete micro-step the state is saved, with that part"
             )
 
 

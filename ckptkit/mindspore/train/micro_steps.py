@@ -170,18 +170,6 @@ class OwnCounting:
     def expect_epoch_end(self, last: bool) -> None:
         self._cell.expect_epoch_end(last)
 
-    def refuse_open_remainder(self, batches_per_epoch: int) -> None:
-        """Raise ResumeError if an epoch ended within the running cycle and should not have."""
-        if self._cell.counters.micro_step == 0 or self._cell.remainder == "carry":
-            return
-        counters, delivered = self.now()
-        if counters.first_micro_step // batches_per_epoch != delivered // batches_per_epoch:
-            raise ResumeError(
-                f'an epoch of {batches_per_epoch} batches ended within a cycle and remainder="{self._cell.remainder}" '
-                "was not applied: call the train cell's end_epoch() after the last micro-step of each epoch, "
-                "before the save there"
-            )
-
     def steady_optimizers(self) -> list[nn.Cell]:
         """Return the optimizers whose parameters only the last call of a cycle changes; `guard` fences that call.
 
@@ -333,9 +321,6 @@ class ForeignCounting:
         pass
 
     def expect_epoch_end(self, last: bool) -> None:
-        pass
-
-    def refuse_open_remainder(self, batches_per_epoch: int) -> None:
         pass
 
     def steady_optimizers(self) -> list[nn.Cell]:

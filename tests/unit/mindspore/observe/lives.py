@@ -66,7 +66,8 @@ class Life:
 
     def end_step(self):
         self.at += 1
-        self.observer.end_step(self.at // self.epoch_size)
+        if self.observer.end_step(self.at // self.epoch_size):
+            self.observer.look()
 
     def save(self):
         return through_checkpoint(self.observer.section(sys._getframe(1)))

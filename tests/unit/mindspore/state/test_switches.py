@@ -91,7 +91,7 @@ def test_modes_are_put_back_cell_by_cell(caplog):
     switches = Switches([training, evaluating], [])
     switches.load({"without_grad": [], "evaluating": ["norm", "1:?"]}, 3)
     assert not evaluating.training
-    switches.note(1)
+    switches.note()
     assert switches.record()["evaluating"] == ["norm", "1:*"]
     network = nn.SequentialCell(nn.SequentialCell(nn.Dense(2, 2), nn.BatchNorm1d(2))).set_train()
     network[0].set_train(False)
