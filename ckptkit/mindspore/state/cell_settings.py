@@ -59,7 +59,7 @@ class _Network:
 
     def note(self) -> bool:
         """Note the modes of a micro-step; return whether those of the last save were taken for others."""
-        self._noted = self.modes()
+        self._noted = tuple(map(_training, self._cells))
         was_taken, self._is_taken_for_training = self._is_taken_for_training, False
         return was_taken and not self._noted[0]
 
@@ -116,7 +116,7 @@ class Switches:
 
     def note(self) -> None:
         """Note the modes of the micro-step that ended or begins, where no graph keeps them."""
-        self.staying = [network for network in self._networks if network.note()]
+        self.staying = [*filter(_Network.note, self._networks)]
 
     def end_step(self) -> None:
         """Warn if a network trains in evaluation mode that a save took for one that will train."""
