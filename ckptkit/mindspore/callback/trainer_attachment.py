@@ -1,8 +1,8 @@
 """Resumes and saves the training of a trainer with a loop of its own, by `TrainerAttachment`.
 
 The loop counts its epochs in a ``for`` statement, which cannot be set from outside. So a resumed loop gets an empty
-epoch for each one that is done, and runs no callback meanwhile. At its place its variables are put back, the
-``enumerate`` around the batches is moved on, and the observer puts back what training changes in objects.
+epoch for each one that is done, and runs no callback meanwhile. At its place the ``enumerate`` around the batches is
+moved on, and the observer puts back what training changes in objects and in the loop's variables.
 
 Guarantees: batches, trainer, callbacks and loop go on as in an uninterrupted run. A save is taken when the loop asks
 for another batch, after all that belongs to the last one. What cannot be resumed is refused at the first batch; batches
@@ -36,15 +36,13 @@ from ckptkit.mindspore.callback.session import loss_of
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Resumable, batches_of
 from ckptkit.mindspore.observe.frame_variables import set_variables, variables_of
-from ckptkit.mindspore.observe.liveness import for_targets, live_names
+from ckptkit.mindspore.observe.walk_roots import LOOPS
 from ckptkit.mindspore.state.manager import StateManager, Training
-from ckptkit.mindspore.state.stateful_objects import Reporting, fits
 
 _NEEDED = ("train", "get_train_dataloader", "training_step", "callback_handler", "args", "state", "control", "model")
 _OWN_RESUME = ("resume_from_checkpoint", "model_path")  # arguments of train; the second is its old name
 LOOP_COUNTERS = "trainer_loop"  # of the counters among the stateful objects
 _SUM = "tr_loss"  # the loop's variable that has the sum of the losses
-_SUMS = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos")  # of the trainer, for its log
 _PARAMETER = ms.Parameter
 _INSTEAD = "Write the loop with ckptkit.loop instead, as docs/guide.md shows"
 
@@ -88,56 +86,26 @@ class TrainerAttachment(Attachment):
         return returned, loop.point
 
 
-class LoopCounters(Reporting):
-    """Stores what a trainer counts in its loop's variables and in its own sums; is its `CycleAdapter`, too."""
-
-    # On CPU, MindSpore may round a loss otherwise in the first steps of a process; the doctor notes that of losses.
-    reported = frozenset(("sums", "variables"))
+class LoopCounters:
+    """Counts the micro-steps and updates of a trainer, for checkpoints; is its `CycleAdapter`, too."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self.trained = 0  # micro-steps since epoch 0
-        self.frame: FrameType | None = None  # runs the loop
-        self.names: frozenset[str] = frozenset()  # of the variables that the loop reads before it writes them
-        self.has_returned = self.is_loaded = False  # the latter: and not put back yet
         self.accumulation_steps = int(trainer.args.gradient_accumulation_steps)
-        self._began: Mapping[str, Any] = {}
-        self._stored: dict[str, Any] = {"sums": {}, "variables": {}}
 
     @property
     def micro_step(self) -> int:
         """Micro-steps of the running cycle: the trainer's cycles do not end with an epoch."""
         return self.trained % self.accumulation_steps
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain values; of the loop's variables, those that it has changed."""
-        if self.is_loaded:
-            return self._stored
-        variables = {}
-        for name, value in ({} if self.frame is None else variables_of(self.frame)).items():
-            may_differ = value is not self._began.get(name) or hasattr(value, "__setitem__")
-            if name in self.names and fits(value) and (may_differ or name in self._stored["variables"]):
-                left = value - value if self.has_returned and name == _SUM else value  # else it is in the sums, too
-                variables[name] = left.asnumpy() if isinstance(left, ms.Tensor) else left
-        sums = {name: getattr(self._trainer, name) for name in _SUMS if hasattr(self._trainer, name)}
-        counted = {"trained": self.trained, "updates": self._trainer.state.global_step}
-        return {**counted, "sums": sums, "variables": variables}
+    def state_dict(self) -> dict[str, int]:
+        """Return both counts."""
+        return {"trained": self.trained, "updates": self._trainer.state.global_step}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keep the state until `put_back`."""
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Restore both."""
         self.trained, self._trainer.state.global_step = state["trained"], state["updates"]
-        self._stored, self.is_loaded = state, True
-
-    def put_back(self, frame: FrameType) -> None:
-        """Give the trainer and its loop what the checkpoint holds, once the loop is at its place."""
-        self._began, self.is_loaded = variables_of(frame), False
-        values = self._stored["variables"].items()
-        tensors = {name: ms.Tensor(value) for name, value in values if isinstance(self._began.get(name), ms.Tensor)}
-        try:
-            set_variables(frame, {**self._stored["variables"], **tensors})
-        except KeyError as error:
-            raise ResumeError(f"{error}. Continue with the version of the trainer that the run began with") from error
-        vars(self._trainer).update(self._stored["sums"])
 
 
 @dataclass(eq=False)
@@ -157,9 +125,11 @@ class TrainerLoop:
         self.is_complete = self.preempted = False
         nothing: Any = None
         self._loader = self._manager = self._state = self._batches = nothing
+        self._frame = nothing  # runs the loop
         self._first: list[Any] = []  # the batch that was made before the loop asked for it
         self._place = 0, 0  # the epoch, and the batch in it, where this start trains first
         self._epoch, self._in_epoch, self._size = -1, 0, 0  # the size of an epoch
+        self._has_arrived = self._has_given = False  # at its place; a batch
         self._is_moved = self._is_untold = False  # the latter: to the manager, that the last batch is done
         self._silence, self.exits = contextlib.ExitStack(), contextlib.ExitStack()  # until its place; until its end
         self._counters = LoopCounters(self.trainer)
@@ -174,12 +144,12 @@ class TrainerLoop:
         if self.is_complete:
             self._state.start.trained()
             self._manager.declare_complete()
-        elif self._counters.is_loaded:
+        elif not self._has_arrived:
             raise self._refusal(f"ended at an empty epoch, and the run continues in epoch {self._place[0]}")
-        elif (
-            not self._manager.preempted
-        ):  # else the final save was decided when training stopped; the grace may be over
-            self._counters.has_returned, state = True, self.trainer.state
+        elif not self._manager.preempted:  # else the final save was decided as training stopped; the grace may be over
+            state, variables = self.trainer.state, variables_of(self._frame)
+            if _SUM in variables:  # which the trainer's own sum has by now
+                set_variables(self._frame, {_SUM: variables[_SUM] - variables[_SUM]})
             if self.trainer.control.should_training_stop and state.global_step < state.max_steps:
                 self._state.end(f"the trainer stopped after {state.global_step} optimizer steps")
             if self._is_untold:
@@ -218,7 +188,7 @@ class TrainerLoop:
         self._epoch += 1
         self._in_epoch = 0
         if self.is_complete or (self._epoch, 0) == self._place:
-            self._arrive(frame)  # before on_epoch_begin
+            self._arrive()  # before on_epoch_begin
         return self
 
     def _open(self, frame: FrameType, options: dict[str, Any]) -> None:
@@ -239,8 +209,10 @@ class TrainerLoop:
         state = self._state = self.new_state(cells, batches, training=training, **named)
         self.exits.callback(position.leave)
         state.has_all_epochs = lambda: batches.is_over() or trainer.state.global_step >= trainer.state.max_steps
-        counters.frame = frame  # which holds all variables of the loop
-        self.exits.callback(setattr, counters, "frame", None)
+        self._frame = frame  # which holds all variables of the loop
+        LOOPS.append(frame)
+        self.exits.callback(LOOPS.remove, frame)
+        self.exits.callback(lambda: setattr(self, "_frame", None))
         point = self.restore(manager, state)
         state.examination.judge_callbacks([trainer.state, trainer.control, *callbacks], [], callbacks)
         self._size, self._place, self._batches = position.size, position.at(point.batches_delivered), iter(batches)
@@ -255,8 +227,9 @@ class TrainerLoop:
                 self._silence.callback(replaced.undo)
             self.exits.callback(self._silence.close)
 
-    def _arrive(self, frame: FrameType) -> None:
+    def _arrive(self) -> None:
         """Put back what the checkpoint holds, where the loop continues; of a complete run, where it ends."""
+        self._has_arrived = True
         if self.is_complete:
             self._state.start.undo_changes()
             self._state.examination.begin()
@@ -265,7 +238,6 @@ class TrainerLoop:
             self._state.start.undo_changes()  # without a warning: the loop has done again what precedes its place
             self._first = [next(self._batches)]
             self.trainer.control.should_training_stop = self.trainer.control.should_epoch_stop = False
-        self._counters.put_back(frame)
 
     def __iter__(self) -> Self:
         return self
@@ -274,17 +246,16 @@ class TrainerLoop:
         if self._is_moved:
             return None
         frame, around = sys._getframe(1), list[Any]()
-        if self._counters.is_loaded or not self._counters.names:
+        if not self._has_given:
             holders = gc.get_referrers(self)  # a `map` or `zip` holds a tuple of its iterators
             around = [holder for holder in holders if hasattr(type(holder), "__next__") or type(holder) is tuple]
-            is_other = frame is not self._counters.frame or frame.f_code.co_flags & inspect.CO_GENERATOR
+            is_other = frame is not self._frame or frame.f_code.co_flags & inspect.CO_GENERATOR
             if is_other or any(type(holder) is not enumerate for holder in around):
                 raise self._refusal("takes batches through more than enumerate(), or not where it makes the iterator")
-            self._counters.names = live_names(frame) - for_targets(frame.f_code)
         if self.is_complete or self._epoch < self._place[0]:
             raise StopIteration
-        if self._counters.is_loaded:
-            self._arrive(frame)
+        if not self._has_arrived:
+            self._arrive()
             self._in_epoch, self._is_moved = self._place[1], True
             for _ in range(self._in_epoch):  # an enumerate asks for a batch, and counts it afterwards
                 [*map(next, around)]
@@ -299,16 +270,15 @@ class TrainerLoop:
             raise StopIteration
         batch = self._first.pop() if self._first else next(self._batches)
         self._in_epoch += 1
-        self._is_untold = True
+        self._is_untold = self._has_given = True
         return batch
 
     def _tell(self) -> None:
         """Tell the manager that the last batch is trained, with all that the trainer did after it."""
         taken, trained = self._epoch * self._size + self._in_epoch, self._counters.trained
         if taken != trained:
-            raise self._refusal(
-                f"took {taken} batches, but called training_step for {trained}: some are left out or ahead"
-            )
+            counts = f"took {taken} batches, but called training_step for {trained}"
+            raise self._refusal(f"{counts}: some are left out or ahead")
         ms.Parameter = _PARAMETER  # mindone 0.5's num_parameters() has it as the variable of a loop
         self._is_untold = False
         self._manager.step(self._state)

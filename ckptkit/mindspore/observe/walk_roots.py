@@ -28,6 +28,8 @@ from ckptkit.mindspore.observe.walk import Walk
 _THROUGH = (tuple, types.CellType, types.FunctionType, types.MethodType, functools.partial)
 _MOST_LEVELS = 7
 _POSITIONS = frozenset(("batches_delivered", "optimizer_step", "epoch"))  # of a ResumePoint
+# Loops of attached trainers, which are watched like the user's, until their training is saved: after their end, too.
+LOOPS: list[types.FrameType] = []
 
 
 @dataclass(kw_only=True)
@@ -67,7 +69,7 @@ def users_frames(frame: types.FrameType | None) -> list[types.FrameType]:
     """Return the frames of the user's code on the stack that ends with ``frame``, innermost first."""
     frames = []
     while frame is not None:
-        if is_users_frame(frame):
+        if is_users_frame(frame) or frame in LOOPS:
             frames.append(frame)
         frame = frame.f_back
     return frames
@@ -134,11 +136,10 @@ class Roots:
                 walk.add(Root("iterator", "", f"{type(iterator).__name__} around the batches"), iterator)
 
     def generators(self) -> list[types.FrameType]:
-        """Return the frames of the user's generators around the batches, which run only while a batch is made."""
+        """Return the frames that may be off the stack: of the user's generators around the batches, and of `LOOPS`."""
         generators = (reference() for reference in self._generators)
-        return [
-            generator.gi_frame for generator in generators if generator is not None and generator.gi_frame is not None
-        ]
+        frames = [generator.gi_frame for generator in generators if generator is not None]
+        return [*(frame for frame in frames if frame is not None), *LOOPS]
 
     def note_live(self, frames: Sequence[types.FrameType]) -> None:
         """Note the variables that are live in each running function.

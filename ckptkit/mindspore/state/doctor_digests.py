@@ -27,7 +27,6 @@ from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.stateful_objects import (
     GeneratorHolder,
     ParameterHolder,
-    Reporting,
     state_and_draws,
     state_of,
 )
@@ -138,10 +137,9 @@ class StateObserver:
             elif isinstance(stateful, GeneratorHolder):
                 yield f"named/{name}", stateful.state_dict()
             elif not isinstance(stateful, OtherCallbacks):
-                reported = stateful.reported if isinstance(stateful, Reporting) else ()
                 state = state_of(stateful)
                 for part, value in (state if isinstance(state, Mapping) else {"state": state}).items():
-                    if is_plain(value) and part not in reported:
+                    if is_plain(value):
                         yield f"{'named' if has_arrays(value) else 'told'}/{name}.{part}", value
 
 

@@ -104,12 +104,6 @@ def attributes(owner: Any, *names: str) -> NamedAttributes:
     return NamedAttributes(owner, names)
 
 
-class Reporting:
-    """Marks an object of ckptkit's own; ``reported`` are parts of its state that only repeat reported losses."""
-
-    reported: frozenset[str]
-
-
 class _Place(NamedTuple):
     """Holds a parameter or buffer, which is written in place, or a value and the function that replaces it."""
 
@@ -329,7 +323,7 @@ def _put_into_tuple(given: Any, items: list[Any], put: _Put, index: int, item: A
 
 def _refuse_other_kinds(owner: Any, name: str) -> None:
     value = getattr(owner, name)
-    if not fits(value):
+    if not _fits(value):
         raise TypeError(
             f"ckptkit.attributes: {type(owner).__name__}.{name} is a {type(value).__name__}; only numbers, texts, "
             "arrays, tensors, parameters and lists, tuples and dicts of them can be stored. Give an object or a cell "
@@ -337,14 +331,14 @@ def _refuse_other_kinds(owner: Any, name: str) -> None:
         )
 
 
-def fits(value: Any, inside: tuple[int, ...] = ()) -> bool:
+def _fits(value: Any, inside: tuple[int, ...] = ()) -> bool:
     """Return whether all of ``value`` can be stored: values, and parameters in containers, ``inside`` of these."""
     if isinstance(value, ms.Parameter) or _is_storable(value):
         return True
     if not isinstance(value, (dict, list, tuple)) or id(value) in inside:
         return False
     items: Collection[Any] = value.values() if isinstance(value, dict) else value
-    return all(fits(item, (*inside, id(value))) for item in items)
+    return all(_fits(item, (*inside, id(value))) for item in items)
 
 
 def _encodes(value: Any) -> bool:
@@ -366,7 +360,7 @@ def _is_storable(value: Any) -> bool:
 def _packed(value: Any, inside: tuple[int, ...] = (), *, read: Callable[[ms.Tensor], Any] = _bits) -> list[Any] | None:
     """Return ``value`` in the form that `ckptkit.core.state_encoding` stores, which `_unpacked` reverses.
 
-    None if it has parameters, or is not stored whole; ``inside`` as for `fits`.
+    None if it has parameters, or is not stored whole; ``inside`` as for `_fits`.
     """
     if isinstance(value, ms.Tensor):
         return None if isinstance(value, ms.Parameter) or value.has_init else ["tensor", read(value)]
