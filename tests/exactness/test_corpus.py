@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import time
 from collections import Counter
 
@@ -37,11 +38,16 @@ def test_what_differs_without_a_name_is_silent():
 
 
 def test_runner_tells_lost_state_from_stored_state_and_from_a_defect():
-    jobs = [read(JOBS / f"{name}.py") for name in ("r012_number_or_none_yet", "b31_statedict_good")]
+    """And a job of two runs continues exactly, a rate that a callback assigns too; new memory for it is refused."""
+    outcomes = {"r012_number_or_none_yet": "differs", "b31_statedict_good": "exact", "bq31_pretrain_finetune": "exact"}
+    outcomes |= {"ac02_cb_warm_restarts_stateful_exact": "exact", "q035_set_data_rate": "refused"}
     defect = Job("defect", "exact", "other", "raise ValueError('no training')")
-    lost, stored, broken = results_of([*jobs, defect])
-    assert (lost.outcome, stored.outcome, broken.outcome) == ("differs", "exact", "broken")
-    assert "no training" in broken.about
+    results = {
+        result.job.name: result for result in results_of([*(read(JOBS / f"{name}.py") for name in outcomes), defect])
+    }
+    assert {name: result.outcome for name, result in results.items()} == outcomes | {"defect": "broken"}
+    assert "no training" in results["defect"].about
+    assert re.search(r"learning_rate got new memory.*ops\.assign", results["q035_set_data_rate"].about)
 
 
 def test_own_checkpoints_of_mindspore_lose_what_they_do_not_store():

@@ -3,16 +3,14 @@
 A process is forked from a server that has imported MindSpore and done nothing else, since an import of MindSpore takes
 1.3 s; that of `forked` from one that has imported what commands and trainings without MindSpore do, 0.3 s. It has its
 own memory, files, signals and exit code, so a SIGKILL is a real one. Addresses and hashes of texts are those of its
-server, so a resumed life of a job or script gets a server of its own (``elsewhere``), as a restart has other ones.
-Under ``-m full`` every process is a new interpreter. `python` starts a new one always: for what a program imports, and
-for options of the interpreter.
+server. Under ``-m full`` every process is a new interpreter. `python` starts a new one always: for what a program
+imports, and for options of the interpreter.
 
 A server ends with the process that started it. Any thread may call `run_python`; a server takes one program at a time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -70,22 +68,14 @@ def forked_user_seconds() -> float:
     return sum(_FORKED.values())
 
 
-def run_python(
-    *arguments: str, folder: Path, environment: Mapping[str, str], timeout: float = 300, elsewhere: bool = False
-) -> Ended:
+def run_python(*arguments: str, folder: Path, environment: Mapping[str, str], timeout: float = 300) -> Ended:
     """Run ``python ARGUMENTS`` in ``folder`` until it ends, and keep what it writes beside ``folder``."""
     logs = folder.with_name(f"{folder.name}.logs")
     logs.mkdir(exist_ok=True)
     number = sum(1 for _ in logs.glob("*.stdout"))
     out, err = logs / f"{number}.stdout", logs / f"{number}.stderr"
     request = _request(arguments, str(folder), environment, (out, err), timeout)
-    if ALWAYS_FRESH.is_set():
-        returncode = _in_new_interpreter(request)
-    elif elsewhere:
-        with contextlib.closing(WarmServer(IMPORTED)) as server:
-            returncode = server.run(request)
-    else:
-        returncode = _server().run(request)
+    returncode = _in_new_interpreter(request) if ALWAYS_FRESH.is_set() else _server(*IMPORTED).run(request)
     changed = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
     repeat = f"cd {shlex.quote(str(folder))} && {changed} {sys.executable} {shlex.join(arguments)}"
     return Ended(returncode, out.read_text(errors="replace"), err.read_text(errors="replace"), repeat, logs)
@@ -132,7 +122,7 @@ def forked(
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "stdout"), Path(folder, "stderr")
         variables = {"PYTHONPATH": module_path(), **(environment or {})}
-        code = _server_without_mindspore().run(_request(texts, os.getcwd(), variables, (out, err), timeout))
+        code = _server(*WITHOUT_MINDSPORE).run(_request(texts, os.getcwd(), variables, (out, err), timeout))
         done = subprocess.CompletedProcess(texts, code, out.read_text(), err.read_text())
     assert expect in (None, code), f"exit code {code}\n{done.stdout}\n{done.stderr}"
     return done
@@ -199,10 +189,5 @@ class WarmServer:
 
 
 @functools.cache
-def _server() -> WarmServer:
-    return WarmServer(IMPORTED)
-
-
-@functools.cache
-def _server_without_mindspore() -> WarmServer:
-    return WarmServer(WITHOUT_MINDSPORE)
+def _server(*modules: str) -> WarmServer:
+    return WarmServer(modules)

@@ -4,12 +4,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 from support.loaders import Again, WithState
 
 from ckptkit import data
-from exactness.jobs.parts import BATCH, SAMPLES, arrays, rows, slices
+
+SAMPLES, FEATURES, CLASSES, BATCH = 48, 8, 3, 6
+EPOCHS, K = 2, 3
+STEPS = SAMPLES // BATCH  # of an epoch; K does not divide it, so cycles run across the ends of epochs
+
+
+def arrays():
+    rng = np.random.default_rng(5)
+    y = np.arange(SAMPLES, dtype=np.int32) % CLASSES
+    return rng.standard_normal((SAMPLES, FEATURES), np.float32) + y[:, None].astype(np.float32), y
+
+
+def slices():
+    return ds.NumpySlicesDataset(arrays(), ["x", "y"], shuffle=True).batch(BATCH)
+
+
+def rows():
+    """Batches in a list."""
+    x, y = arrays()
+    return [(ms.Tensor(x[i : i + BATCH]), ms.Tensor(y[i : i + BATCH])) for i in range(0, SAMPLES, BATCH)]
 
 
 class Rows:

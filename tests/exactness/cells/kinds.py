@@ -1,9 +1,13 @@
-"""The table of foreign train cells and loops, each as a user would write it."""
+"""The table of foreign train cells and loops, each as a user would write it.
 
-import functools
-import itertools
+``python -m exactness.cells.kinds KIND MODE DATA FOLDER TRACE KILL`` trains one; no folder, no ckptkit.
+"""
+
+import contextlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import mindspore as ms
@@ -14,9 +18,8 @@ from mindspore.train import Model
 import ckptkit as ck
 from ckptkit.mindspore.train.micro_steps import BoostCycle
 from ckptkit.nn import Dropout
-from exactness.cells.data import DATA
-from exactness.jobs.parts import CLASSES, EPOCHS, FEATURES, STEPS, K
-from exactness.jobs.run import JOBS, Job, Run
+from exactness.cells.data import CLASSES, DATA, EPOCHS, FEATURES, STEPS, K
+from exactness.cells.run import Run
 
 
 @dataclass
@@ -200,18 +203,21 @@ WITH_MODEL = ("Model(network, loss, optimizer)", "boost.GradientAccumulation", "
 SCALED = ("TrainOneStepWithLossScaleCell", "functional loop")
 
 
-def key(kind: str, data: str) -> str:
-    """The name in the table of jobs."""
-    return f"{kind} on {data}"
-
-
-def train(kind: str, data: str, run: Run) -> None:
+def main(names: list[str], folder: str, trace: str, kill: str) -> None:
+    kind, mode, data = names
+    with contextlib.suppress(RuntimeError):  # a forked process has it already
+        ms.device_context.cpu.op_tuning.threads_num(1)  # other splits of the work round otherwise, in any young process
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
+    ms.set_seed(1)
+    ms.manual_seed(1)  # set_seed leaves this generator alone, and MindSpore 2.7 begins it at random
+    run = Run(Path(folder) if folder else None, Path(trace), int(kill))
     training, chosen = KINDS[kind](), DATA[data]
     also = {"cycle": training.cycle, "augmentation": chosen.augmentation, "strict": True}
     if kind in WITH_MODEL:
-        run.train(training.cells, EPOCHS, chosen.build(), **also)
+        run.train(training.cells, chosen.build(), **also)
     else:
         run.loop(training.cells, chosen.build(), training.step, **also, **training.stateful)
 
 
-JOBS.update({key(*names): Job(functools.partial(train, *names), "") for names in itertools.product(KINDS, DATA)})
+if __name__ == "__main__":
+    main(sys.argv[1:4], *sys.argv[4:])

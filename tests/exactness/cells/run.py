@@ -1,16 +1,14 @@
-"""The table of jobs, and what a job is given: where to save, and where to write what it trained."""
+"""What a training is given: where to save, where to write what it trained, and when to die."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import random
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -20,78 +18,41 @@ from mindspore import nn
 
 import ckptkit as ck
 from ckptkit.mindspore.rng import capture_rng
-from exactness.jobs.parts import EPOCHS
+from exactness.cells.data import EPOCHS
+
+SAVES = {"save": ck.SaveEvery(micro_steps=1), "saving": ck.Saving(when_busy="wait")}
 
 
-@dataclass(frozen=True)
-class Job:
-    """One training."""
+class Run:
+    """Trains, with ckptkit if there is a ``folder``; writes a line per micro-step, and dies after that of ``kill``."""
 
-    train: Callable[[Run], None]
-    mode: str
-    kill: int = 12
-    stage: str = ""
-    refused: tuple[str, ...] = ()
-    by: Literal["first", "resumed"] = "first"
-    trained: int = 1
-
-
-JOBS: dict[str, Job] = {}
-
-
-def job(mode: str, **options: Any) -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
-    """Put a function into the table; `Job` has the options."""
-
-    def add(train: Callable[[Run], None]) -> Callable[[Run], None]:
-        JOBS[train.__name__] = Job(train, mode, **options)
-        return train
-
-    return add
-
-
-class Run(logging.Handler):
-    """Writes a line per micro-step and per warning, and dies after the micro-step of ``kill``."""
-
-    def __init__(self, folder: Path | None, trace: Path, kill: int, deadly: str) -> None:
-        super().__init__(logging.WARNING)
+    def __init__(self, folder: Path | None, trace: Path, kill: int) -> None:
         self.folder = folder
-        self._stage = ""
         self._trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        self._kill, self._deadly = kill, deadly
+        self._kill = kill
         self._at = 0
-
-    def enter(self, stage: str) -> None:
-        """Say that another stage begins."""
-        self._stage = stage
-        self._write()
 
     def step(self, batch: Any, outputs: Any, **watched: Any) -> None:
         """Write what was trained and what a later micro-step depends on, and draw; call before it is saved."""
         self._at += 1
         leaves = digests({"batch": batch, "outputs": outputs, **watched, "generators": generators()})
-        self._write(at=self._at, leaves=leaves)
+        os.write(self._trace, (json.dumps({"at": self._at, "leaves": leaves}) + "\n").encode())
         np.random.rand()
         random.random()
-        if self._at == self._kill and self._stage == self._deadly:
+        if self._at == self._kill:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self._write(at=self._at, warning=record.getMessage())
-
-    def train(
-        self, cell: Any, epochs: int, dataset: Any, *, root: str = "run", callbacks: Any = (), **also: Any
-    ) -> None:
-        """`Model.train` of a train cell or a model, with a save for every micro-step, each told of before."""
+    def train(self, model: ms.Model, dataset: Any, *, cycle: Any, **also: Any) -> None:
+        """`Model.train`, with a save for every micro-step, each written before."""
         run = self
-        model = cell if isinstance(cell, ms.Model) else ms.Model(cell)
 
-        class Telling(ms.train.Callback):
+        class Writing(ms.train.Callback):
             def on_train_step_end(self, run_context: Any) -> None:
                 params = run_context.original_args()
                 run.step(params.train_dataset_element, params.net_outputs, cell=params.train_network)
 
         if self.folder is None:
-            model.train(epochs, dataset, callbacks=[*callbacks, Telling()])
+            model.train(EPOCHS, dataset, callbacks=[Writing()])
             return
 
         class Saving(ck.CheckpointCallback):
@@ -100,18 +61,14 @@ class Run(logging.Handler):
                 run._at = point.batches_delivered
                 return point
 
-        fixed = {"ignore": [run, "*: epochs"]}  # a later stage may train longer
-        training = ck.Training(**fixed, **{name: also.pop(name) for name in ("cycle", "augmentation") if name in also})
-        saving = ck.Saving(when_busy="wait")
-        callback = Saving(
-            self.folder / root, save=ck.SaveEvery(micro_steps=1), saving=saving, training=training, **also
-        )
-        callback.train(model, epochs, dataset, callbacks=[*callbacks, Telling()])
+        training = ck.Training(ignore=[run], cycle=cycle, augmentation=also.pop("augmentation"))
+        callback = Saving(self.folder / "run", **SAVES, training=training, **also)
+        callback.train(model, EPOCHS, dataset, callbacks=[Writing()])
 
-    def loop(self, cells: Any, data: Any, step: Any = None, **also: Any) -> None:
-        """The guide's own loop: what is given by name is stored and told of."""
-        names = ("cycle", "augmentation", "strict")
-        cycle, augmentation, strict = (also.pop(name, None) for name in names)
+    def loop(
+        self, cells: Any, data: Any, step: Any, *, cycle: Any, augmentation: Any, strict: bool, **also: Any
+    ) -> None:
+        """The guide's own loop: what is given by name is stored and written."""
         step = step or cells
 
         def train(batch: Any) -> None:
@@ -124,18 +81,14 @@ class Run(logging.Handler):
                     train(batch)
             return
         batches = ck.data.resumable(data, EPOCHS, augmentation=augmentation)
-        saving = ck.Saving(when_busy="wait")
-        with ck.CheckpointManager(self.folder / "run", save=ck.SaveEvery(micro_steps=1), saving=saving) as manager:
+        with ck.CheckpointManager(self.folder / "run", **SAVES) as manager:
             training = ck.Training(cycle=cycle, ignore=[self])
-            state = ck.StateManager(cells, batches, training=training, strict=bool(strict), **also)
+            state = ck.StateManager(cells, batches, training=training, strict=strict, **also)
             self._at = manager.restore(state).batches_delivered
             for batch in batches:
                 train(batch)
                 manager.step(state)
             manager.save_final(state)
-
-    def _write(self, **line: Any) -> None:
-        os.write(self._trace, (json.dumps({"stage": self._stage, **line}) + "\n").encode())
 
 
 def generators() -> dict[str, Any]:
