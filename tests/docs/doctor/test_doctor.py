@@ -10,7 +10,6 @@ import pytest
 from support.process import python
 
 SCRIPTS = Path(__file__).parent / "scripts"
-OWN_SAVES = ("--own-saves", "--kills", "1", "--steps", "14")
 
 
 def extended(*values: object) -> list:
@@ -27,7 +26,7 @@ def doctor(
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
-@pytest.mark.parametrize("script", ["healthy.py", *extended("own_loop.py")])
+@pytest.mark.parametrize("script", ["train.py", *extended("own_loop.py")])
 def test_doctor_finds_sound_job_exact(tmp_path: Path, script: str) -> None:
     code, report, said = doctor(tmp_path, script)
     assert code == 0, (report, said)
@@ -44,29 +43,27 @@ def test_doctor_finds_sound_job_exact(tmp_path: Path, script: str) -> None:
     assert list(tmp_path.iterdir()) == []  # neither a run nor what the script exports after training
 
 
-@pytest.mark.extended
-def test_first_run_of_a_script_is_found_exact(tmp_path: Path) -> None:
-    code, report, said = doctor(tmp_path, "folds.py", "--kills", "2")
-    followed, other = (str(tmp_path / "runs" / name) for name in ("fold-0", "fold-1"))
-    assert (code, report["exact"], report["url"], report["left_out"]) == (0, True, followed, [other]), (report, said)
-    assert report["values"] > 25
-    assert [life["exit_code"] for life in report["lives"]] == [0, 0, -9, -9, 0]
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
-    ("script", "code", "where", "first"),
+    ("what", "code", "where", "first"),
     [
+        (("train.py", "seed", "dropout"), "random-operator", "network.drop (nn.Dropout)", ("loss",)),
         *extended(
-            "global_numpy_map.py", "random-pipeline", "augment() in global_numpy_map.py", ("batch/x", "rng/numpy")
+            ("train.py", "seed", "draws", "drawing-map"),
+            *("random-pipeline", "augment() in train.py", ("batch/x", "rng/numpy")),
         ),
-        ("dropout.py", "random-operator", "network.drop (nn.Dropout)", ("loss",)),
-        *extended("drawing_save.py", "saving-changes-state", "replay (Replay)", ("rng/numpy",)),
-        *extended("restarted.py", "data-shifted", "the data pipeline", ("batch/0", "batch/x")),
+        *extended(
+            ("train.py", "seed", "draws", "draws-in-save"),
+            *("saving-changes-state", "counted (Counted)", ("rng/numpy",)),
+        ),
+        *extended(("own_loop.py", "restarted"), "data-shifted", "the data pipeline", ("batch/0", "batch/x")),
     ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else None,
 )
-def test_a_planted_defect_is_named(tmp_path: Path, script: str, code: str, where: str, first: tuple[str, ...]) -> None:
-    exit_code, report, said = doctor(tmp_path, script, "--kills", "1")
+def test_a_planted_defect_is_named(
+    tmp_path: Path, what: tuple[str, ...], code: str, where: str, first: tuple[str, ...]
+) -> None:
+    script, *arguments = what
+    exit_code, report, said = doctor(tmp_path, script, "--kills", "1", arguments=arguments)
     assert exit_code == 1, (report, said)
     assert not report["exact"]
     assert report["diagnosis"]["code"] == code, report
@@ -80,31 +77,30 @@ def test_a_planted_defect_is_named(tmp_path: Path, script: str, code: str, where
 @pytest.mark.extended
 def test_data_drawn_without_a_seed_are_noticed(tmp_path: Path) -> None:
     """A restarted process is not seeded as the first was."""
-    code, report, said = doctor(tmp_path, "drawn_data.py", "--kills", "1", "--steps", "6")
+    code, report, said = doctor(tmp_path, "train.py", "--kills", "1", "--steps", "6", arguments=["drawn-data"])
     assert (code, report) == (1, {})
     assert "without the seeds that the doctor sets" in said
     assert "No seed was set" in said
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("mid_cycle", "begins"), [("exact", 5), ("align", 6), ("rewind", 3)])
-def test_own_saves_are_examined_in_every_mid_cycle(tmp_path: Path, mid_cycle: str, begins: int) -> None:
-    """The script saves after 5 micro-steps, K = 3: it is killed soon, and goes on from where its own option says."""
-    code, report, said = doctor(tmp_path, "own_saves.py", *OWN_SAVES, arguments=(mid_cycle,))
+@pytest.mark.parametrize(
+    ("arguments", "begins"), [(["exact"], 5), (["align"], 6), (["rewind"], 3), (["mirror-near", "mirror-far"], 5)]
+)
+def test_own_saves_are_examined_in_every_mid_cycle_and_from_mirrors(
+    tmp_path: Path, arguments: list[str], begins: int
+) -> None:
+    """The script saves after 5 micro-steps, K = 3: it is killed soon, and goes on from where its own option says.
+
+    The life after the kill has only what two mirrors of its own hold, if it has some; the real ones are not touched.
+    """
+    own_saves = ("--own-saves", "--kills", "1", "--steps", "14")
+    code, report, said = doctor(tmp_path, "train.py", *own_saves, arguments=["seed", *arguments])
     assert code == 0, (report, said)
     killed, resumed = report["lives"][-2:]
     assert (killed["own_saves"], killed["exit_code"], resumed["began_at"]) == (True, -9, begins)
     assert killed["killed_after"] <= 8
     assert report["exact"]
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.extended
-def test_own_mirrors_are_examined_without_the_root(tmp_path: Path) -> None:
-    """The life after the kill has only what two mirrors of its own hold; the real ones are not touched."""
-    code, report, said = doctor(tmp_path, "own_saves.py", *OWN_SAVES, arguments=("exact", "near", "far"))
-    assert code == 0, (report, said)
-    killed, resumed = report["lives"][-2:]
-    assert (killed["from_mirror"], resumed["from_mirror"], resumed["began_at"]) == (False, True, 5)
-    assert "its own saves at its 2 mirrors, from 5 on" in said
+    assert (killed["from_mirror"], resumed["from_mirror"]) == (False, len(arguments) == 2)
+    assert ("its own saves at its 2 mirrors, from 5 on" in said) == (len(arguments) == 2)
     assert list(tmp_path.iterdir()) == []

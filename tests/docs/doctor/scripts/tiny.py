@@ -11,11 +11,11 @@ SIZE = 7  # batches per epoch
 
 
 class Net(nn.Cell):
-    def __init__(self, drop=None, width=64):
+    def __init__(self, drop=None):
         super().__init__()
-        self.hidden = nn.Dense(6, width)
+        self.hidden = nn.Dense(6, 64)
         self.drop = drop
-        self.out = nn.Dense(width, 3)
+        self.out = nn.Dense(64, 3)
 
     def construct(self, x, y):
         hidden = ops.tanh(self.hidden(x))
@@ -24,15 +24,10 @@ class Net(nn.Cell):
         return ops.square(self.out(hidden) - y).mean()
 
 
-def numbers(batch=4):
-    generator = np.random.default_rng(3)
-    x = generator.standard_normal((SIZE * batch, 6)).astype(np.float32)
-    y = generator.standard_normal((SIZE * batch, 3)).astype(np.float32)
-    return x, y
-
-
-def data(shuffle=True):
-    return ds.NumpySlicesDataset(numbers(), ["x", "y"], shuffle=shuffle)
+def data(generator=None):
+    generator = generator or np.random.default_rng(3)
+    x, y = (generator.standard_normal((SIZE * 4, width)).astype(np.float32) for width in (6, 3))
+    return ds.NumpySlicesDataset((x, y), ["x", "y"], shuffle=True)
 
 
 def optimizer_of(net):
