@@ -3,7 +3,6 @@
 `tests/docs/documents.py` says what the info string of a block means.
 """
 
-import ast
 import json
 import re
 import sys
@@ -14,7 +13,7 @@ import pytest
 from support.servers.client import s3_client
 from support.servers.fixtures import Bucket
 
-from docs.documents import PROJECT, SET, assert_printed, blocks, run, run_document
+from docs.documents import PROJECT, assert_printed, blocks, run, run_document
 
 ENGLISH = [
     PROJECT / "README.md",
@@ -45,12 +44,10 @@ TRANSLATED = {
 
 
 @pytest.fixture
-def object_store(moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def object_store(moto, moto_in_environment) -> Iterator[None]:
     """A server with the bucket that is called "bucket" in the documents, reached by what they say should be set."""
     made = Bucket("bucket", moto.endpoint, s3_client(moto.endpoint))
     made.client.create_bucket(Bucket=made.name)
-    for name in SET:
-        monkeypatch.setenv(name, moto.endpoint if "ENDPOINT" in name else "testing")
     yield
     made.delete()
 
@@ -99,21 +96,6 @@ def test_chinese_document_matches_code_and_sections(english: str, chinese: str) 
     assert len(rows.findall(translation)) == len(rows.findall(original))
 
 
-def test_every_relative_link_leads_somewhere() -> None:
-    documents = [
-        *ENGLISH,
-        *(PROJECT / name for name in ("README.zh-CN.md", "examples/README.zh-CN.md", "CHANGELOG.md")),
-        *(PROJECT / "docs/zh").glob("*.md"),
-    ]
-    links = 0
-    for document in documents:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
-            if not target.startswith("http"):
-                links += 1
-                assert (document.parent / target).exists(), f"{document.name} links to {target}"
-    assert links > 10
-
-
 def anchors(page: Path) -> set[str]:
     """What GitHub makes of the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -131,24 +113,17 @@ def test_every_file_of_the_package_that_a_page_names_exists(page: str) -> None:
     assert not missing
 
 
-def test_every_section_link_leads_to_heading() -> None:
-    pages = [*ENGLISH, PROJECT / "README.zh-CN.md", *(PROJECT / "docs/zh").glob("*.md")]
-    links = [
-        (page, target, section)
-        for page in pages
-        for target, section in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
-    ]
-    assert len(links) > 5
-    for page, target, section in links:
-        assert section in anchors(page.parent / target if target else page), f"{page.name}: {target}#{section}"
-
-
-def test_pages_and_messages_call_it_ctrl_c() -> None:
-    for path in [*ENGLISH, *PROJECT.glob("docs/zh/*.md")]:
-        assert "SIGINT" not in path.read_text(encoding="utf-8"), path
-    for path in PROJECT.glob("ckptkit/**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            assert not (isinstance(node, ast.Constant) and "SIGINT" in str(node.value)), (path, node.lineno)
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
+    chinese = [PROJECT / "README.zh-CN.md", PROJECT / "examples/README.zh-CN.md", *(PROJECT / "docs/zh").glob("*.md")]
+    found = 0
+    for page in [*ENGLISH, *chinese, PROJECT / "CHANGELOG.md"]:
+        links = re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text(encoding="utf-8"))
+        found += len(links)
+        for target, section in links:
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name} links to {target}"
+            assert not section or section in anchors(there), f"{page.name}: {target}#{section}"
+    assert found > 100
 
 
 @pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from support.process import Ended, run_python
 from support.servers.fixtures import Bucket
-from support.servers.moto_server import MotoServer
 
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.read import load
@@ -82,14 +81,6 @@ def contents(root: str) -> dict[str, bytes]:
     return {**tensors, "progress": repr(loaded.progress).encode(), "state": repr(state).encode()}
 
 
-@pytest.fixture
-def keys(moto: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OBS_ACCESS_KEY_ID", "OBS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
-    monkeypatch.setenv("OBS_ENDPOINT", moto.endpoint)
-
-
 @pytest.mark.parametrize(
     ("script", "commits"), [("own_loop.py", 2), pytest.param("fit_digits.py", 5, marks=pytest.mark.extended)]
 )
@@ -115,7 +106,7 @@ def test_doctor_finds_example_exact_after_every_micro_step(script: str, tmp_path
 
 
 @pytest.mark.extended
-@pytest.mark.usefixtures("keys")
+@pytest.mark.usefixtures("moto_in_environment")
 def test_a_run_on_s3_goes_on_from_there(bucket: Bucket, tmp_path: Path) -> None:
     alone, root = f"s3://{bucket.name}/alone", f"s3://{bucket.name}/killed"
     trained("train_on_s3.py", tmp_path, alone, "--encrypt", "AES256")
@@ -129,7 +120,7 @@ def test_a_run_on_s3_goes_on_from_there(bucket: Bucket, tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.usefixtures("keys")
+@pytest.mark.usefixtures("moto_in_environment")
 def test_job_on_another_node_resumes_from_obs(bucket: Bucket, tmp_path: Path) -> None:
     alone, root = f"obs://{bucket.name}/alone", f"obs://{bucket.name}/job"
     trained("modelarts_obs.py", tmp_path, "--train_url", alone)

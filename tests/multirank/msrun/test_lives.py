@@ -117,12 +117,8 @@ def test_two_killed_ranks_resume_as_two_and_four(tmp_path: Path, whole: Whole) -
 
 
 @pytest.mark.extended
-def test_four_killed_ranks_resume_from_bucket_as_two(
-    tmp_path: Path, whole: Whole, bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+@pytest.mark.usefixtures("moto_in_environment")
+def test_four_killed_ranks_resume_from_bucket_as_two(tmp_path: Path, whole: Whole, bucket) -> None:
     root = f"s3://{bucket.name}/run"
     hold_chain(tmp_path, 4, root, whole(4), [Kill("step", 3, (2,)), Kill("saving", 7, (3,))])
     for at, place in ((4, "boundary"), (5, "mid-cycle")):

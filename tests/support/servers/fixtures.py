@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.servers.client import s3_client
+from support.servers.client import ACCESS_KEY, s3_client
 from support.servers.moto_server import HOST, MotoServer
 from support.servers.proxy import FaultProxy
 from support.servers.rclone_server import RcloneServer
@@ -61,6 +61,15 @@ class Bucket:
 def moto() -> Iterator[MotoServer]:
     with MotoServer() as server:
         yield server
+
+
+@pytest.fixture
+def moto_in_environment(moto: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that give the server, and keys for it, to what takes them from the environment."""
+    for name in ("AWS_ENDPOINT_URL", "OBS_ENDPOINT"):
+        monkeypatch.setenv(name, moto.endpoint)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OBS_ACCESS_KEY_ID", "OBS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, ACCESS_KEY)
 
 
 @pytest.fixture(scope="session")
