@@ -4,19 +4,16 @@ Each test installs the named version of a package with pip, and lets `ckptkit do
 of examples/projects, which trains the package's model with the package's data, loss and step. Needs PyPI.
 """
 
-import json
 import os
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.doctor.test_doctor import doctor
 from docs.documents import PROJECT
-from support.process import python
 
 import ckptkit
 
@@ -67,32 +64,20 @@ def change(path: Path, before: str, after: str) -> None:
 
 
 def examined(
-    folder: Path, packages: Path, *command: str, steps: int, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """How the doctor ends on ``python COMMAND`` in ``folder``."""
+    folder: Path, packages: Path, script: str, *arguments: str, steps: int, **environment: str
+) -> tuple[int, dict[str, Any], str]:
+    """Exit code, report and words of the doctor on a script in ``folder``."""
     paths = os.pathsep.join([str(packages), str(Path(ckptkit.__file__).parents[1])])
-    return python(
-        *("-m", "ckptkit", "doctor", "--json", "--steps", steps, "--kills", 3, "--", sys.executable, *command),
-        expect=None,
-        timeout=3500,
-        environment={"GLOG_v": "3", "PYTHONPATH": paths, **environment},
-        cwd=folder,
-    )
+    options = ("--steps", str(steps), "--kills", "3")
+    found = doctor(folder, str(folder / script), *options, arguments=arguments, PYTHONPATH=paths, **environment)
+    print(*found)  # `pytest -rP` shows it
+    return found
 
 
-def doctor(folder: Path, packages: Path, *command: str, steps: int, **environment: str) -> Mapping[str, Any]:
-    done = examined(folder, packages, *command, steps=steps, **environment)
-    assert done.stdout, done.stderr[-5000:]
-    print(done.stdout)  # `pytest -rP` shows it
-    return json.loads(done.stdout)
-
-
-def ended(folder: Path, packages: Path, *command: str, steps: int) -> str:
-    """What is said of a job whose first life ends with an error."""
-    done = examined(folder, packages, *command, steps=steps)
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr[-5000:]
-    print(done.stderr)
-    return done.stderr
+def reported(folder: Path, packages: Path, *command: str, steps: int, **environment: str) -> dict[str, Any]:
+    _, report, said = examined(folder, packages, *command, steps=steps, **environment)
+    assert report, said[-5000:]
+    return report
 
 
 @pytest.mark.parametrize("project", ["mindcv", "mindyolo", "mindaudio", "mindocr", "mindnlp", "mindformers", "mindone"])
@@ -113,7 +98,7 @@ def test_mindcv_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path]
     shutil.copy(SCRIPTS / "mindcv_train.py", tmp_path)
     if not replaces:
         change(tmp_path / "mindcv_train.py", "    ck.nn.replace_dropout(network)\n", "")
-    report = doctor(tmp_path, packages, "mindcv_train.py", steps=16)
+    report = reported(tmp_path, packages, "mindcv_train.py", steps=16)
     if replaces:
         assert report["exact"], report
     else:
@@ -138,9 +123,10 @@ def test_mindyolo_is_as_the_page_says(tmp_path: Path, package: Callable[..., Pat
         trainer.write_text(re.sub(momentum, r"ops.assign(\1, \2)", trainer.read_text()))
     shutil.copy(SCRIPTS / "mindyolo_train.py", tmp_path)
     if assigns:
-        assert doctor(tmp_path, packages, "mindyolo_train.py", steps=13)["exact"]
+        assert reported(tmp_path, packages, "mindyolo_train.py", steps=13)["exact"]
     else:
-        said = ended(tmp_path, packages, "mindyolo_train.py", steps=13)
+        code, report, said = examined(tmp_path, packages, "mindyolo_train.py", steps=13)
+        assert (code, report) == (1, {}), said[-5000:]
         assert "life-001 ended with exit code 1 after 3 micro-steps" in said
         assert "momentum got new memory after the first update" in said
 
@@ -152,7 +138,7 @@ def test_mindone_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path
         "mindone==0.5.0", "transformers==4.57.1", "tokenizers==0.22.1", "huggingface-hub==0.36.0", *OF_MINDONE
     )
     shutil.copy(SCRIPTS / "mindone_train.py", tmp_path)
-    assert doctor(tmp_path, packages, "mindone_train.py", accumulation, steps=14)["exact"]
+    assert reported(tmp_path, packages, "mindone_train.py", accumulation, steps=14)["exact"]
 
 
 @pytest.mark.parametrize("way", ["script", "script that replaces", "YAML file that replaces"])
@@ -181,7 +167,7 @@ def test_mindformers_is_as_the_page_says(tmp_path: Path, package: Callable[..., 
         named = {"type": "CkptKit", "auto_register": "mindformers_callback.CkptKit", "root": "runs/chatglm2"}
         options["callbacks"].append(named)
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(options))
-    report = doctor(tmp_path, packages, "mindformers_train.py", steps=18, REGISTER_PATH=str(SCRIPTS))
+    report = reported(tmp_path, packages, "mindformers_train.py", steps=18, REGISTER_PATH=str(SCRIPTS))
     if way == "script":
         assert report["diagnosis"]["code"] == "random-operator", report
         assert "attention_dropout (nn.Dropout)" in report["diagnosis"]["where"]
@@ -204,7 +190,7 @@ def test_mindnlp_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path
     if not drops:
         rates = "hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0"
         change(tmp_path / "mindnlp_loop.py", "intermediate_size=32)", f"intermediate_size=32, {rates})")
-    report = doctor(tmp_path, packages, "mindnlp_loop.py", steps=14)
+    report = reported(tmp_path, packages, "mindnlp_loop.py", steps=14)
     if drops:
         assert report["diagnosis"]["code"] == "random-operator", report
         assert report["diagnosis"]["where"] == "operator Dropout"
@@ -215,7 +201,7 @@ def test_mindnlp_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path
 def test_mindaudio_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path]) -> None:
     packages = package("mindaudio==0.3.0", *OF_MINDAUDIO)
     shutil.copy(SCRIPTS / "mindaudio_train.py", tmp_path)
-    assert doctor(tmp_path, packages, "mindaudio_train.py", steps=8)["exact"]
+    assert reported(tmp_path, packages, "mindaudio_train.py", steps=8)["exact"]
 
 
 def test_mindocr_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path]) -> None:
@@ -228,4 +214,4 @@ def test_mindocr_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path
         "_default_tfmer_cfg = CharsetMapper = onehot = None\n"
     )
     shutil.copy(SCRIPTS / "mindocr_train.py", tmp_path)
-    assert doctor(tmp_path, packages, "mindocr_train.py", steps=18)["exact"]
+    assert reported(tmp_path, packages, "mindocr_train.py", steps=18)["exact"]

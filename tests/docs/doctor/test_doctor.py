@@ -22,7 +22,7 @@ def doctor(
 ) -> tuple[int, dict[str, Any], str]:
     """Exit code, JSON and what stderr said."""
     command = ["-m", "ckptkit", "doctor", "--json", *options, "--", sys.executable, SCRIPTS / script, *arguments]
-    done = python(*command, expect=None, timeout=500, environment={"GLOG_v": "3", **environment}, cwd=folder)
+    done = python(*command, expect=None, timeout=3500, environment={"GLOG_v": "3", **environment}, cwd=folder)
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
