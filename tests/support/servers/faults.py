@@ -1,14 +1,15 @@
 """What may go wrong between a client and an S3 server, as objects with a schedule and a counter.
 
-The manner is that of `ckptkit.testing.faults`: a fault names the requests that count, from which one on it strikes, and
-``fired`` says how often it really happened. A fault belongs to one `support.servers.proxy.FaultProxy`.
+A fault belongs to one `support.servers.proxy.FaultProxy`.
 """
 
-import fnmatch
 import threading
 from collections.abc import Collection, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from ckptkit.testing.faults import Fault
+
+METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE")
 Action = Literal[
     "500",
     "503",
@@ -59,43 +60,17 @@ class Request(NamedTuple):
     headers: Mapping[str, str]
 
 
-class RequestFault:
-    def __init__(
-        self,
-        action: Action,
-        *,
-        method: str | Collection[str] | None = None,
-        path: str = "*",
-        nth: int = 1,
-        times: int | None = 1,
-    ) -> None:
-        self.action: Action = action
-        self._methods = None if method is None else frozenset([method] if isinstance(method, str) else method)
-        self._path = path
-        self._nth = nth
-        self._times = times
-        self._lock = threading.Lock()
-        self._seen = 0
-        self._struck = 0
-        self.fired = 0
+class RequestFault(Fault):
+    """What happens to requests of the methods whose target matches ``path``; `Fault` has the rest of the schedule."""
 
-    def strikes(self, method: str, target: str) -> bool:
-        """Whether this fault is to happen to the request; counts it if it matches, so ask once per request."""
-        if self._methods is not None and method not in self._methods:
-            return False
-        if not fnmatch.fnmatchcase(target, self._path):
-            return False
-        with self._lock:
-            self._seen += 1
-            if self._seen < self._nth or (self._times is not None and self._struck >= self._times):
-                return False
-            self._struck += 1
-            return True
+    def __init__(
+        self, action: Action, *, method: str | Collection[str] | None = None, path: str = "*", **schedule: Any
+    ) -> None:
+        methods = [method] if isinstance(method, str) else method
+        super().__init__(action, operations=methods or METHODS, key=path, **schedule)
+        self.action = action
+        self._lock = threading.Lock()
 
     def happened(self) -> None:
         with self._lock:
             self.fired += 1
-
-    def __repr__(self) -> str:
-        methods = "*" if self._methods is None else ",".join(sorted(self._methods))
-        return f"RequestFault({self.action} {methods} {self._path} #{self._nth}, fired {self.fired})"

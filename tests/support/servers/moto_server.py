@@ -98,16 +98,12 @@ class MotoServer:
         process, complaints = self._process, self._complaints
         assert process is not None
         assert complaints is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
         self._process = self._complaints = None
-        process.stdin.close()
         try:
-            process.wait(_STOP_SECONDS)
+            process.communicate(timeout=_STOP_SECONDS)  # which closes its standard input
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
-        process.stdout.close()
+            process.communicate()
         with complaints:
             complaints.seek(0)
             return complaints.read()

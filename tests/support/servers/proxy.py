@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler
 
 from typing_extensions import Self
 
+from ckptkit.testing.faults import Call
 from support.servers.faults import REFUSALS, Request, RequestFault
 
 HOST = "127.0.0.1"
@@ -191,7 +192,7 @@ class FaultProxy:
         said = {name.lower(): value for name, value in fields.items()}
         headers = {name: value for name, value in said.items() if name in _LOGGED or name.startswith("x-amz-")}
         with self._lock:
-            struck = [fault for fault in self._faults if fault.strikes(method, target)]
+            struck = [fault for fault in self._faults if fault.strikes(Call(method, (target,)))]
             fault = struck[0] if struck else None
             self._requests.append(Request(method, path, query, fault.action if fault else None, headers))
         return fault

@@ -82,7 +82,7 @@ class TestOnCeph(InBucket):
 class TestOnRclone(InBucket):
     @pytest.fixture
     def served(self, rclone):
-        yield from bucket_of(rclone.endpoint)
+        yield from bucket_of(rclone)
 
     def test_that_conditions_are_ignored_is_found_out(self, storage, caplog):
         storage.probe()
