@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,6 +34,7 @@ SUITES = {"default": "not extended and not radosgw and not rclone and not browse
 IMPORTED = ("mindspore.dataset", "mindspore.train", "pytest", "botocore.session")  # nothing of ckptkit, no plugin
 OPTIONS = ("-n", "0", "-x", "-q", "-m", "", "-p", "no:cacheprovider", "--tb=no")
 PASSES = "tests/unit/core/test_accumulation.py"  # where nothing is changed
+QUIET = {"PYTHONDONTWRITEBYTECODE": "1", "GLOG_v": "3"}
 STARTING_SECONDS = 60.0  # of pytest, MindSpore and a server, on a busy machine
 SLOWER = 5.0  # a test that takes as many times longer than it did hangs
 
@@ -82,27 +84,21 @@ def run(folder: Path, count: int, seed: int, workers: int, budget: Budget) -> No
     judged = {one["name"] for one in read(results)}
     waiting = [one for one in draw(REPOSITORY, count, seed) if one.name not in judged]
 
-    lock = threading.Lock()
-    copies = [Copy(folder.resolve() / f"worker-{number}") for number in range(workers)]
-    for copy in copies:
-        copy.check([PASSES])
+    copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+    for number in range(workers):
+        copies.put(Copy(folder.resolve() / f"worker-{number}"))
 
-    def work(copy: Copy) -> None:
-        while True:
-            with lock:
-                if not waiting:
-                    return
-                mutant = waiting.pop(0)
-            verdict = judge(copy, mutant, lines, collected, budget)
-            with results.open("a") as file:
-                file.write(json.dumps(verdict) + "\n")
-            print(f"{len(waiting):4d} left  {verdict['default']:11} {verdict['full']:11} {mutant.name}", flush=True)
+    def work(mutant: Mutant) -> dict[str, object]:
+        copy = copies.get()
+        try:
+            return judge(copy, mutant, lines, collected, budget)
+        finally:
+            copies.put(copy)
 
-    threads = [threading.Thread(target=work, args=(copy,)) for copy in copies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(workers) as pool, results.open("a", buffering=1) as file:
+        for left, verdict in zip(reversed(range(len(waiting))), pool.map(work, waiting), strict=True):
+            file.write(json.dumps(verdict) + "\n")
+            print(f"{left:4d} left  {verdict['default']:11} {verdict['full']:11} {verdict['name']}", flush=True)
 
 
 class Copy:
@@ -117,9 +113,7 @@ class Copy:
         for name in filter(None, files.stdout.split("\0")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPOSITORY / name, folder / name)
-
-    def check(self, tests: Sequence[str]) -> None:
-        verdict, by = self._run(tests, 0)
+        verdict, by = self._run([PASSES], 0)
         if verdict != "survived":
             raise RuntimeError(f"{by} fails without a mutant; {self.folder / 'said'} has its words")
 
@@ -142,12 +136,7 @@ class Copy:
         request = {
             "arguments": ["-m", "pytest", f"@{chosen}", *OPTIONS],
             "folder": str(self.folder),
-            "environment": {
-                **os.environ,
-                "PYTHONPATH": str(self.folder),
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "GLOG_v": "3",
-            },
+            "environment": {**os.environ, **QUIET, "PYTHONPATH": str(self.folder)},
             "out": str(said),
             "err": str(said.with_suffix(".err")),
             "timeout": STARTING_SECONDS + SLOWER * seconds,
