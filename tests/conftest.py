@@ -133,13 +133,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         )
 
 
-@pytest.fixture(autouse=True)
-def with_denormals() -> None:
-    """A test may leave a run open, in which denormal numbers are zero, and hypothesis refuses such a thread."""
-    ctypes.CDLL(None).fesetenv(ctypes.c_void_p(-1))  # FE_DFL_ENV
-    process._HERE.users = 0
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A run root that does not exist yet."""
@@ -147,28 +140,19 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _secrets_of_one_test() -> Iterator[None]:
-    """A test's password may be a word that the messages of the next one have."""
+def _of_one_test() -> Iterator[None]:
+    """A test leaves to the next one no denormals that are zero, no secret, no listener, and no thread of a grace."""
+    ctypes.CDLL(None).fesetenv(ctypes.c_void_p(-1))  # FE_DFL_ENV: hypothesis refuses a thread without denormals
+    process._HERE.users = 0
     known = set(scrubber._known)
     yield
-    scrubber._known.intersection_update(known)
+    scrubber._known.intersection_update(known)  # a password may be a word that the messages of the next test have
     scrubber._pattern = None
-
-
-@pytest.fixture(autouse=True)
-def _no_grace_goes_on() -> Iterator[None]:
-    """A preemption that nobody settles ends this process half a minute later, in another test."""
-    yield
+    preemption.SIGNALS._listeners.clear()
     until = time.monotonic() + 10
-    while graces := [one for one in threading.enumerate() if one.name == "ckptkit-grace"]:
+    # A preemption that nobody settles ends this process half a minute later, in another test.
+    while graces := [thread for thread in threading.enumerate() if thread.name == "ckptkit-grace"]:
         assert time.monotonic() < until, "a grace goes on: close the manager, or settle the preemption"
         for thread in graces:
             if thread.ident is not None:  # None for a moment, while it starts
                 thread.join(10)
-
-
-@pytest.fixture(autouse=True)
-def _signals_of_one_test() -> Iterator[None]:
-    """A manager that a test left open hears no signal of the next one."""
-    yield
-    preemption.SIGNALS._listeners.clear()
