@@ -9,9 +9,10 @@ import json
 import logging
 import os
 import stat
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from support.bad_disk import BadDisk
 from support.runs.grown import WatchedRun, grow, run_at
 from support.runs.scenario import tree
 from support.told_watch import ToldWatch
@@ -28,6 +29,33 @@ from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.protocol import Listing, walk_folders
 from ckptkit.tools.verify import audit
+
+
+class BadDisk:
+    """Reads of files whose paths hold one of ``parts`` fail, below whatever root."""
+
+    def __init__(self, *parts: str, number: int = errno.EIO, first: int = 0, times: int | None = None) -> None:
+        self._parts = parts
+        self._number = number
+        self._first = first
+        self._times = times
+        self._seen = 0
+        self._preadv = os.preadv
+        self.fired = 0
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> "BadDisk":
+        monkeypatch.setattr(os, "preadv", self.preadv)
+        return self
+
+    def preadv(self, descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if any(part in path for part in self._parts):
+            number, self._seen = self._seen, self._seen + 1
+            if number >= self._first and (self._times is None or number < self._first + self._times):
+                self.fired += 1
+                raise OSError(self._number, os.strerror(self._number))
+        return self._preadv(descriptor, buffers, offset)
+
 
 # Saves at 3 and 6 by attempt 1, at 9 and 14 by attempt 2.
 FILES = {

@@ -5,8 +5,7 @@ import functools
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import amp, nn
-from support.integers import WIDTH, Linear, Tokens, momentum, rows
+from mindspore import amp, nn, ops
 from support.training import (
     SIZE,
     Job,
@@ -25,6 +24,36 @@ from support.training import (
 
 import ckptkit as ck
 from ckptkit.mindspore.train.cell import mark_half_restored, refuse_half_restored
+
+# Integers that are small, and divisors that are powers of two: sums in another order have the same bits.
+WIDTH = 5
+
+
+class Linear(nn.Cell):
+    """The mean over the micro-batch of ``w . x``; its gradient is the mean of ``x``."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = ms.Parameter(ms.Tensor(np.arange(WIDTH), ms.float32), name="w")
+
+    def construct(self, x):
+        return ops.reduce_sum(self.w * x, 1).mean()
+
+
+class Tokens(Linear):
+    """The sum over the tokens of ``w . x``, and their number; a token is a row whose mask is 1."""
+
+    def construct(self, x, mask):
+        return ops.reduce_sum(self.w * x * ops.reshape(mask, (-1, 1))), ops.reduce_sum(mask)
+
+
+def rows(count, seed=0):
+    return np.random.default_rng(seed).integers(-8, 9, (count, WIDTH)).astype(np.float32)
+
+
+def momentum(network):
+    # No decay and a power of two: the updates are exact, too.
+    return nn.Momentum(network.trainable_params(), 0.25, 0.5)
 
 
 def build(k=3, network=Linear, **options):
