@@ -4,9 +4,12 @@ Each test installs the named version of a package with pip, and lets `ckptkit do
 of examples/projects, which trains the package's model with the package's data, loss and step. Needs PyPI.
 """
 
+import hashlib
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +81,24 @@ def reported(folder: Path, packages: Path, *command: str, steps: int, **environm
     _, report, said = examined(folder, packages, *command, steps=steps, **environment)
     assert report, said[-5000:]
     return report
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a folder for PYTHONPATH with the packages; it is kept if ``CKPTKIT_PROJECTS`` names where."""
+    kept = os.environ.get("CKPTKIT_PROJECTS")
+    home = Path(kept).absolute() if kept else tmp_path_factory.mktemp("projects")
+
+    def install(*requirements: str) -> Path:
+        digest = hashlib.sha256(" ".join(requirements).encode()).hexdigest()[:8]
+        folder = home / f"{requirements[0]}-{digest}"
+        if not (folder / "complete").exists():
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target"]
+            subprocess.run([*pip, str(folder), *requirements], check=True, capture_output=True, text=True)
+            (folder / "complete").touch()
+        return folder
+
+    return install
 
 
 @pytest.mark.parametrize("project", ["mindcv", "mindyolo", "mindaudio", "mindocr", "mindnlp", "mindformers", "mindone"])

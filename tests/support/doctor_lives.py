@@ -61,8 +61,7 @@ def life(
 
 
 NUMPY_RUN = """
-import os, random, shutil, sys, time
-from pathlib import Path
+import os, random, sys, time
 import numpy as np
 import ckptkit as ck
 from ckptkit.testing.state import NumpyRun
@@ -80,21 +79,12 @@ class Run(ranked_training.Run):
 NUMPY_SCRIPT = (
     NUMPY_RUN
     + """
-if "sleeps" in what:
-    time.sleep(600)  # hangs: its limit of time ends it
 if "unseeded" not in what:
     random.seed(99)
     np.random.seed(99)
 state = NumpyRun() if "blind" in what else Run()
 root = f"runs/{time.time_ns()}" if "other-root" in what else "runs/mine"
-if "own-draws" in what:
-    class Policy(ck.SaveEvery):
-        def due(self, progress, since_last_save):
-            np.random.random()
-            return super().due(progress, since_last_save)
-    every = Policy(micro_steps=2)
-else:
-    every = ck.SaveEvery(micro_steps=4) if "own" in what else None
+every = ck.SaveEvery(micro_steps=4) if "own" in what else None
 def beside():  # another training in the same process, at a root of its own
     its = Run()
     keeper = ck.CheckpointManager("runs/beside")
@@ -108,9 +98,6 @@ def train_beside():
 if "teacher" in what:  # is restored and never trained
     ck.CheckpointManager("runs/teacher").restore(Run())
 manager = ck.CheckpointManager(root, save=every)
-if "keeps-oldest" in what:
-    for name in sorted(path.name for path in Path(manager.url, "checkpoints").glob("*"))[1:]:
-        shutil.rmtree(Path(manager.url, "checkpoints", name))
 point = manager.restore(state)
 if "crashes" in what and point.checkpoint:
     raise SystemExit("out of luck")
@@ -118,26 +105,19 @@ if "beside" in what:
     its, keeper = beside()
 print("trains", end="")
 print("aloud", end="", file=sys.stderr)
-total = 3 if "short" in what and point.checkpoint else 9
-while state.batches < (99 if "slow" in what else total):
+while state.batches < 9:
     if "fails" in what and point.checkpoint and state.batches > 6:
         raise LookupError("nothing is left")
     state.train_step()
-    if "slow" in what:
-        time.sleep(0.3)  # what a micro-step costs, for limits of time
     if "draws" in what:
         np.random.random()
     if "first" in what:
         train_beside()
-    if "silent" not in what:
-        manager.step(state)
+    manager.step(state)
     if "beside" in what and "first" not in what:
         train_beside()
     if "own" in what:
         manager.wait()
-    if "marks" in what and state.batches == 4 and not os.path.exists("marker"):
-        state.embedding += 1
-        os.close(os.open("marker", os.O_CREAT))
 if "twice" in what:
     manager.save_final(state)
     manager.close()
