@@ -1,4 +1,4 @@
-"""An ordinary training, as MindSpore's tutorials have it. after.py and plain.py are what it becomes."""
+"""An ordinary training, as MindSpore's tutorials have it. plain.py is what it becomes."""
 
 import mindspore as ms
 import mindspore.dataset as ds

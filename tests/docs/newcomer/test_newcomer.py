@@ -22,7 +22,6 @@ def code_of(script: str) -> list[str]:
 @pytest.mark.parametrize(
     ("before", "script", "most"),
     [
-        ("before.py", "after.py", 9),
         ("before.py", "plain.py", 4),
         ("loop.py", "loop_resumed.py", 4),
         ("model_checkpoint.py", "migrated.py", 6),

@@ -14,7 +14,7 @@ def _session() -> Any:
     return botocore.session.Session()
 
 
-def s3_client(endpoint: str, *, addressing_style: str = "path", read_timeout: float = 30) -> Any:
+def s3_client(endpoint: str, *, read_timeout: float = 30) -> Any:
     """A botocore client whose every call is one request; may be used by several threads."""
     from botocore.config import Config
 
@@ -27,7 +27,7 @@ def s3_client(endpoint: str, *, addressing_style: str = "path", read_timeout: fl
         config=Config(
             retries={"total_max_attempts": 1},
             proxies={},  # none but ours, whatever the environment says
-            s3={"addressing_style": addressing_style},
+            s3={"addressing_style": "path"},
             connect_timeout=10,
             read_timeout=read_timeout,
             max_pool_connections=16,

@@ -95,20 +95,6 @@ def proxy(moto: MotoServer) -> Iterator[FaultProxy]:
         yield server
 
 
-@dataclass(frozen=True)
-class Radosgw:
-    port: int
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://{HOST}:{self.port}"
-
-    @property
-    def virtual_endpoint(self) -> str:
-        """Its URL for virtual-hosted addressing, with the fixture `localhost_names`."""
-        return f"http://localhost:{self.port}"
-
-
 @pytest.fixture
 def localhost_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """``BUCKET.localhost`` is this machine, which RFC 6761 asks of resolvers and glibc's does not do."""
@@ -122,13 +108,13 @@ def localhost_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def radosgw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Radosgw]:
-    """A Ceph gateway of this pytest process; only for tests marked ``radosgw``. Not there is a failure, not a skip."""
+def radosgw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Ceph gateway; only for tests marked ``radosgw``. Not there is a failure, not a skip."""
     folder = tmp_path_factory.mktemp("radosgw")
     port, monitor_port = _free_ports(2)
     try:
         subprocess.run([_RADOSGW, "start", folder, str(port), str(monitor_port)], check=True, timeout=300)
-        yield Radosgw(port)
+        yield f"http://{HOST}:{port}"
     finally:
         subprocess.run([_RADOSGW, "stop", folder], check=True, timeout=120)
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from support.servers.client import s3_client
 from support.servers.fixtures import Bucket
-from support.servers.moto_server import LISTED_KEYS
+from support.servers.moto_server import HOST, LISTED_KEYS
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import open_storage
@@ -58,7 +58,7 @@ def bucket_of(endpoint: str):
 class TestOnCeph(InBucket):
     @pytest.fixture
     def served(self, radosgw):
-        yield from bucket_of(radosgw.endpoint)
+        yield from bucket_of(radosgw)
 
     def test_conditions_are_honoured(self, storage):
         storage.probe()
@@ -72,7 +72,8 @@ class TestOnCeph(InBucket):
     @pytest.mark.usefixtures("localhost_names")
     def test_obs_uses_virtual_hosted_addresses_on_request(self, served, radosgw):
         style = {"config_kwargs": {"s3": {"addressing_style": "virtual"}}}
-        root = open_storage(f"obs://{served.name}/obs", {**KEYS, **style, "endpoint_url": radosgw.virtual_endpoint})
+        endpoint = radosgw.replace(HOST, "localhost")
+        root = open_storage(f"obs://{served.name}/obs", {**KEYS, **style, "endpoint_url": endpoint})
         data = bytes(range(256)) * 50_000
         root.write("a/1", io.BytesIO(data), len(data))
         assert served.get("obs/a/1") == data
