@@ -66,7 +66,7 @@ def killed(after: tuple[str, str, str], times: int, script: str, folder: Path, *
 
 
 def run(*arguments: str, folder: Path) -> Ended:
-    return run_python(*arguments, folder=folder, environment={"GLOG_v": "3"}, timeout=500)
+    return run_python(*arguments, folder=folder, timeout=500)
 
 
 def contents(root: str) -> dict[str, bytes]:

@@ -68,8 +68,11 @@ def forked_user_seconds() -> float:
     return sum(_FORKED.values())
 
 
-def run_python(*arguments: str, folder: Path, environment: Mapping[str, str], timeout: float = 300) -> Ended:
+def run_python(
+    *arguments: str, folder: Path, environment: Mapping[str, str] | None = None, timeout: float = 300
+) -> Ended:
     """Run ``python ARGUMENTS`` in ``folder`` until it ends, and keep what it writes beside ``folder``."""
+    environment = {"GLOG_v": "3", "PYTHONPATH": module_path(), **(environment or {})}
     logs = folder.with_name(f"{folder.name}.logs")
     logs.mkdir(exist_ok=True)
     number = sum(1 for _ in logs.glob("*.stdout"))

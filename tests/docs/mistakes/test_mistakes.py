@@ -82,7 +82,7 @@ def write(script: Path, *changes: tuple[str, str]) -> Path:
 def run(folder: Path, *changes: tuple[str, str], **environment: str) -> Outcome:
     """Write the script into ``folder`` and run it there."""
     script = write(folder / "train.py", *changes)
-    ended = run_python(script.name, folder=folder, environment={"GLOG_v": "3", **environment})
+    ended = run_python(script.name, folder=folder, environment=environment)
     return Outcome(ended.returncode, tuple(ended.stderr.replace(str(folder), "~").splitlines()))
 
 

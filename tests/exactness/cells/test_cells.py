@@ -1,14 +1,11 @@
 """Whatever trains, on whatever data, a killed and resumed run goes through the bits of one without ckptkit."""
 
 import json
-import os
 import signal
-from pathlib import Path
 
 import pytest
 from support.process import run_python
 
-import ckptkit
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from exactness.cells.data import DATA, EPOCHS, STEPS, K
@@ -22,12 +19,8 @@ def live(training, folder, kill=0, *, alone=False):
     number = sum(1 for _ in folder.glob("trace-*"))
     trace, work = folder / f"trace-{number}", folder / f"cwd-{number}"
     work.mkdir(parents=True)
-    paths = [str(Path(__file__).parents[2]), str(Path(ckptkit.__file__).parents[1])]
-    run_python(
-        *("-m", "exactness.cells.kinds", *training, "" if alone else str(folder), str(trace), str(kill)),
-        folder=work,
-        environment={"GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths)},
-    ).expect(-signal.SIGKILL if kill else 0)
+    arguments = ("-m", "exactness.cells.kinds", *training, "" if alone else str(folder), str(trace), str(kill))
+    run_python(*arguments, folder=work).expect(-signal.SIGKILL if kill else 0)
     return {line["at"]: line["leaves"] for line in map(json.loads, trace.read_text().splitlines())}
 
 

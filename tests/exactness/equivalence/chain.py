@@ -1,13 +1,11 @@
 """Processes on one run root, one after the other, each but the last one killed."""
 
-import os
 import signal
 from dataclasses import replace
 from pathlib import Path
 
 from support.process import run_python
 
-import ckptkit
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from exactness.equivalence.comparison import Line, assert_continues, read_trace, steps
@@ -49,9 +47,7 @@ def run(job: Job) -> list[Line]:
     """Run one process, see that it ended as planned, and return its trace."""
     folder = Path(job.trace + ".cwd")  # MindSpore litters it
     folder.mkdir(parents=True)
-    paths = [str(Path(__file__).parents[2]), str(Path(ckptkit.__file__).parents[1])]
-    environment = {"GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths)}
-    done = run_python("-m", "exactness.equivalence.training", job.dumps(), folder=folder, environment=environment)
+    done = run_python("-m", "exactness.equivalence.training", job.dumps(), folder=folder)
     done.expect(-signal.SIGKILL if job.kill is not None else 0)
     return read_trace(Path(job.trace))
 

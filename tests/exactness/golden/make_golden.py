@@ -28,6 +28,7 @@ from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 
 HOME = Path(__file__).parent / f"v{FORMAT_VERSION}"
+OPTIONS = {"save": SaveEvery(micro_steps=2), "keep": KeepLatest(9), "saving": Saving(when_busy="wait")}
 NUMPY_STEPS = 10
 RANKS_STEPS = 6
 MINDSPORE_STEPS = 7
@@ -39,9 +40,7 @@ def numpy_run() -> NumpyRun:
 
 def make_numpy(root: Path) -> None:
     run = numpy_run()
-    with CheckpointManager(
-        root, save=SaveEvery(micro_steps=2), keep=KeepLatest(9), saving=Saving(when_busy="wait")
-    ) as manager:
+    with CheckpointManager(root, **OPTIONS) as manager:
         manager.restore(run)
         for _ in range(NUMPY_STEPS):
             run.train_step()
@@ -80,9 +79,7 @@ def train_ranks(root: Path, steps: int) -> list[str]:
     def train(world: ThreadWorld) -> str:
         run = CutRun(world)
         run.table *= -1  # what no restore leaves as it is
-        with CheckpointManager(
-            root, save=SaveEvery(micro_steps=2), keep=KeepLatest(9), saving=Saving(when_busy="wait")
-        ) as manager:
+        with CheckpointManager(root, **OPTIONS) as manager:
             if not manager.restore(run).batches_delivered:
                 run.table *= -1
             for _ in run.train_until(steps):

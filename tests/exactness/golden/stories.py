@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from support.corrupt import corrupt
 from support.runs.ranks import Life as RankLife
@@ -23,17 +24,21 @@ def story(function: Callable[[Transcript], None]) -> Callable[[Transcript], None
     return function
 
 
+def restored(transcript: Transcript, **options: Any) -> Life:
+    life = Life(transcript, **options)
+    life.restore()
+    return life
+
+
 @story
 def plain(transcript: Transcript) -> None:
     """Fresh, saved in mid-cycle and at boundaries, ended, and gone on with; then what the commands say."""
-    life = Life(transcript)
-    life.restore()
+    life = restored(transcript)
     for at in (2, 4, 6, 8):
         life.save_at(at)
     life.run.train_step()
     life.end()
-    again = Life(transcript)
-    again.restore()
+    again = restored(transcript)
     again.save_at(12)
     again.end()
     _ask(transcript)
@@ -43,8 +48,7 @@ def plain(transcript: Transcript) -> None:
 def policies(transcript: Transcript) -> None:
     """Saves by steps, kept by metrics and by numbers."""
     keep = KeepBest(1, "loss", "min") | KeepLatest(1) | KeepEvery(optimizer_steps=2)
-    life = Life(transcript, save=SaveEvery(micro_steps=3), keep=keep)
-    life.restore()
+    life = restored(transcript, save=SaveEvery(micro_steps=3), keep=keep)
     for at, loss in ((2, 0.5), (5, 0.25), (8, 0.75), (11, 1.5)):
         life.save_at(at, {"loss": loss})
     life.step_to(20)
@@ -56,8 +60,7 @@ def policies(transcript: Transcript) -> None:
 @story
 def aligned(transcript: Transcript) -> None:
     """Saves that wait for a boundary."""
-    life = Life(transcript, save=SaveEvery(micro_steps=3), mid_cycle="align")
-    life.restore()
+    life = restored(transcript, save=SaveEvery(micro_steps=3), mid_cycle="align")
     life.step_to(13)
     life.save_at(14)
     life.end()
@@ -66,8 +69,7 @@ def aligned(transcript: Transcript) -> None:
 @story
 def rewound(transcript: Transcript) -> None:
     """Saves that store the start of the cycle, and restores that go back to it."""
-    life = Life(transcript, save=SaveEvery(micro_steps=3), mid_cycle="rewind")
-    life.restore()
+    life = restored(transcript, save=SaveEvery(micro_steps=3), mid_cycle="rewind")
     life.step_to(10)
     life.end()
     again = Life(transcript)
@@ -79,8 +81,7 @@ def rewound(transcript: Transcript) -> None:
 @story
 def branched(transcript: Transcript) -> None:
     """Goes back to an older checkpoint; what was newer is of another branch from then on."""
-    life = Life(transcript, keep=KeepLatest(100))
-    life.restore()
+    life = restored(transcript, keep=KeepLatest(100))
     names = [life.save_at(at) for at in (2, 4, 6)]
     life.end()
     branch = Life(transcript, keep=KeepLatest(100))
@@ -88,8 +89,7 @@ def branched(transcript: Transcript) -> None:
     branch.save_at(5)
     branch.save_at(8)
     branch.end()
-    third = Life(transcript)
-    third.restore()
+    third = restored(transcript)
     third.save_at(9)
     third.end()
     _ask(transcript)
@@ -98,8 +98,7 @@ def branched(transcript: Transcript) -> None:
 @story
 def failing(transcript: Transcript) -> None:
     """Writes fail: the next save makes up for it, and the third failure in a row ends it."""
-    life = Life(transcript)
-    life.restore()
+    life = restored(transcript)
     storage = life.manager._setup.storage
     storage.inject(Fault("error", operations={"write"}, key="*weights-000*"))
     life.save_at(2)
@@ -114,8 +113,7 @@ def failing(transcript: Transcript) -> None:
     storage.clear()
     life.save_at(9)
     life.end()
-    again = Life(transcript)
-    again.restore()
+    again = restored(transcript)
     again.end()
     _ask(transcript)
 
@@ -124,44 +122,37 @@ def failing(transcript: Transcript) -> None:
 def killed(transcript: Transcript) -> None:
     """Dies within a save; the next start clears away, and goes on from the one before."""
     for nth in (2, 5, 7):
-        life = Life(transcript)
-        life.restore()
+        life = restored(transcript)
         life.save_at(life.run.batches + 2)
         life.manager._setup.storage.inject(Fault("kill", operations=MUTATING, nth=nth))
         transcript.do(f"killed at call {nth}", lambda life=life: _dies(life))
-    last = Life(transcript)
-    last.restore()
+    last = restored(transcript)
     last.end()
 
 
 @story
 def damaged(transcript: Transcript) -> None:
     """The newest checkpoint is corrupt, then its attempt's document; a start passes over one and refuses the other."""
-    life = Life(transcript, keep=KeepLatest(100))
-    life.restore()
+    life = restored(transcript, keep=KeepLatest(100))
     names = [life.save_at(at) for at in (2, 4, 6)]
     life.end()
     root = transcript.folder / "run"
     corrupt(root / "checkpoints" / names[-1] / "rank-00000" / "weights-000.safetensors")
     _ask(transcript)
-    again = Life(transcript, keep=KeepLatest(100))
-    again.restore()
+    again = restored(transcript, keep=KeepLatest(100))
     again.save_at(5)
     again.end()
     corrupt(root / "attempts" / "000002.json")
-    third = Life(transcript)
-    third.restore()
+    restored(transcript)
     _ask(transcript)
 
 
 @story
 def taken_over(transcript: Transcript) -> None:
     """A second start while the first lives."""
-    first = Life(transcript)
-    first.restore()
+    first = restored(transcript)
     first.save_at(3)
-    second = Life(transcript)
-    second.restore()
+    second = restored(transcript)
     first.save_at(4)
     first.save_at(5)
     second.save_at(4)
@@ -172,14 +163,12 @@ def taken_over(transcript: Transcript) -> None:
 @story
 def mirrored(transcript: Transcript) -> None:
     """Uploads; the disk is lost; a start takes the mirror's, and brings its own root up to date."""
-    life = Life(transcript, mirror="mirror")
-    life.restore()
+    life = restored(transcript, mirror="mirror")
     for at in (2, 4, 7):
         life.save_at(at)
     life.end()
     shutil.rmtree(transcript.folder / "run")
-    again = Life(transcript, mirror="mirror")
-    again.restore()
+    again = restored(transcript, mirror="mirror")
     again.save_at(9)
     again.manager._setup.mirrors.homes[1].inject(Fault("error", operations={"write"}, times=9))
     again.save_at(10)
@@ -192,19 +181,16 @@ def mirrored(transcript: Transcript) -> None:
 @story
 def copied(transcript: Transcript) -> None:
     """A copy, brought up to date, and begun from."""
-    life = Life(transcript)
-    life.restore()
+    life = restored(transcript)
     life.save_at(3)
     life.end()
     one, other = str(transcript.folder / "run"), str(transcript.folder / "copy")
     transcript.command("copy", one, other, "--json")
-    again = Life(transcript)
-    again.restore()
+    again = restored(transcript)
     again.save_at(5)
     again.end()
     transcript.command("copy", one, other, "--json")
-    begun = Life(transcript, local="copy")
-    begun.restore()
+    begun = restored(transcript, local="copy")
     begun.end()
 
 
@@ -213,8 +199,7 @@ def preempted(transcript: Transcript) -> None:
     """Asked to end in mid-cycle: by the scheduler's file, and in a loop that ends by itself."""
     for choice in ("exit", "return"):
         asked = transcript.folder / "asked"
-        life = Life(transcript, on_preempt=choice, preempt_when=asked.exists)
-        life.restore()
+        life = restored(transcript, on_preempt=choice, preempt_when=asked.exists)
         life.step_to(life.run.batches + 3)
         asked.touch()
         life.step_to(life.run.batches + 1)

@@ -1,7 +1,6 @@
 """Each pipeline, interrupted anywhere, goes on with exactly the batches of the uninterrupted run, or says why not."""
 
 import json
-from pathlib import Path
 
 import pytest
 from support.process import run_python
@@ -17,11 +16,8 @@ OTHERS = sorted(KINDS.keys() - {*DEFAULT})
 
 def process(jobs, folder):
     """What a fresh process finds."""
-    environment = {"GLOG_v": "3", "PYTHONPATH": str(Path(__file__).parents[2])}
     folder.mkdir()
-    done = run_python(
-        "-m", "exactness.pipelines.process", json.dumps(jobs), folder=folder, environment=environment, timeout=500
-    )
+    done = run_python("-m", "exactness.pipelines.process", json.dumps(jobs), folder=folder, timeout=500)
     return json.loads(done.expect(0).stdout.splitlines()[-1])
 
 
