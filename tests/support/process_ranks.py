@@ -12,13 +12,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from ckptkit.core.process_group import ALONE, World
 from support.thread_ranks import RankLostError
-
-TESTS = Path(__file__).parents[1]
 
 
 class ProcessWorld:
@@ -76,12 +73,8 @@ def fork_pair() -> ProcessWorld:
 
 
 def launcher(ranks: int, *script: str, leave: bool = False) -> list[str]:
-    """Return the command that starts ``script`` in ``ranks``; needs `environment`."""
+    """Return the command that starts ``script`` in ``ranks``; needs `support.process.module_path`."""
     return [sys.executable, "-m", "support.process_ranks", *(["--leave"] if leave else []), str(ranks), *script]
-
-
-def environment() -> dict[str, str]:
-    return {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])}
 
 
 def main(arguments: list[str]) -> int:

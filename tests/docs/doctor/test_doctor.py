@@ -10,6 +10,7 @@ import pytest
 from support.process import python
 
 SCRIPTS = Path(__file__).parent / "scripts"
+PLANTED = Path(__file__).parents[3] / "benchmarks/corpus/planted"
 
 
 def extended(*values: object) -> list:
@@ -104,3 +105,17 @@ def test_own_saves_are_examined_in_every_mid_cycle_and_from_mirrors(
     assert (killed["from_mirror"], resumed["from_mirror"]) == (False, len(arguments) == 2)
     assert ("its own saves at its 2 mirrors, from 5 on" in said) == (len(arguments) == 2)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", sorted(path.stem for path in PLANTED.glob("[pq]*.py")))
+def test_verdict_is_the_truth_and_names_the_cause(tmp_path: Path, name: str) -> None:
+    """The first line of each script is its truth: ``exact``, or the code and the place of the diagnosis."""
+    script = PLANTED / f"{name}.py"
+    truth = script.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    work = tmp_path / "work"
+    work.mkdir()
+    _, report, said = doctor(work, str(script), "--kills", "2", ROOT=str(tmp_path / "run"))
+    diagnosis = report["diagnosis"]
+    verdict = "exact" if report["exact"] else f"{diagnosis['code']}: {diagnosis['where']}"
+    assert verdict == truth, (diagnosis, said)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from mindspore import nn
 from support.process import run_python
-from support.process_ranks import environment
 from support.training import begin_process, tensors
 
 import ckptkit as ck
@@ -335,7 +334,7 @@ def test_all_ranks_stop_at_the_end_of_the_epoch(tmp_path):
     script.write_text(RANKS)
     said = []
     for _ in range(2):
-        done = run_python(str(script), str(tmp_path / "run"), folder=tmp_path, environment=environment()).expect(0)
+        done = run_python(str(script), str(tmp_path / "run"), folder=tmp_path).expect(0)
         said.append(sorted(done.stdout.splitlines()))
     assert said == [["rank 0: 0, 3", "rank 1: 0, 3"], ["rank 0: 4, 4", "rank 1: 4, 4"]]
     assert "training is complete (it is enough)" in done.stderr

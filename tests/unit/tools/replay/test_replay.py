@@ -9,7 +9,7 @@ from support import ranked_training
 from support.doctor_lives import NUMPY_RUN
 from support.junit import cases_of, read_junit
 from support.process import python
-from support.process_ranks import environment, launcher
+from support.process_ranks import launcher
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
@@ -211,7 +211,7 @@ def test_the_command_line_prints_a_verdict(here):
 
 
 def trained_ranks(ranked, **also):
-    python(*launcher(2, RANKED)[1:], cwd=ranked, environment={**environment(), **also})
+    python(*launcher(2, RANKED)[1:], cwd=ranked, environment=also)
     return names(ranked / "run")
 
 
