@@ -20,7 +20,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -42,12 +41,6 @@ SLOWER = 5.0  # a test that takes as many times longer than it did hangs
 Verdict = Literal["killed", "hung", "survived", "not covered"]
 
 
-@dataclass(frozen=True)
-class Budget:
-    seconds: float
-    cases: int
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -63,7 +56,7 @@ def main() -> None:
     if given.verb == "map":
         record(given.folder)
     elif given.verb == "run":
-        run(given.folder, given.count, given.seed, given.workers, Budget(given.seconds, given.cases))
+        run(given)
     else:
         print(table(given.folder))
 
@@ -77,26 +70,27 @@ def record(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "pytest", *options, *kept], cwd=REPOSITORY, env=environment, check=False)
 
 
-def run(folder: Path, count: int, seed: int, workers: int, budget: Budget) -> None:
+def run(given: argparse.Namespace) -> None:
     """Judge every mutant of the sample that has not been judged yet."""
+    folder: Path = given.folder
     collected = {suite: collect(marks) for suite, marks in SUITES.items()}
     lines = CoverageMap(folder, collected["full"])
-    results = folder / f"results-{seed}.jsonl"
+    results = folder / f"results-{given.seed}.jsonl"
     judged = {one["name"] for one in read(results)}
-    waiting = [one for one in draw(REPOSITORY, count, seed) if one.name not in judged]
+    waiting = [one for one in draw(REPOSITORY, given.count, given.seed) if one.name not in judged]
 
     copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
-    for number in range(workers):
+    for number in range(given.workers):
         copies.put(Copy(folder.resolve() / f"worker-{number}"))
 
     def work(mutant: Mutant) -> dict[str, object]:
         copy = copies.get()
         try:
-            return judge(copy, mutant, lines, collected, budget)
+            return judge(copy, mutant, lines, collected, given)
         finally:
             copies.put(copy)
 
-    with ThreadPoolExecutor(workers) as pool, results.open("a", buffering=1) as file:
+    with ThreadPoolExecutor(given.workers) as pool, results.open("a", buffering=1) as file:
         for left, verdict in zip(reversed(range(len(waiting))), pool.map(work, waiting), strict=True):
             file.write(json.dumps(verdict) + "\n")
             print(f"{left:4d} left  {verdict['default']:11} {verdict['full']:11} {verdict['name']}", flush=True)
@@ -194,7 +188,7 @@ class Copy:
 
 
 def judge(
-    copy: Copy, mutant: Mutant, lines: CoverageMap, collected: dict[str, set[str]], budget: Budget
+    copy: Copy, mutant: Mutant, lines: CoverageMap, collected: dict[str, set[str]], budget: argparse.Namespace
 ) -> dict[str, object]:
     """Let the default suite judge the mutant, and all other tests of the same files if it survived."""
     begun = time.monotonic()
@@ -216,7 +210,7 @@ def judge(
     return found
 
 
-def choose(tests: Iterable[str], lines: CoverageMap, budget: Budget) -> list[str]:
+def choose(tests: Iterable[str], lines: CoverageMap, budget: argparse.Namespace) -> list[str]:
     """The quickest cases of each test function first, one of every function before the second of any."""
     functions = defaultdict(list)
     for test in sorted(tests, key=lambda one: (lines.seconds(one), one)):

@@ -35,7 +35,7 @@ class Run:
     def step(self, batch: Any, outputs: Any, **watched: Any) -> None:
         """Write what was trained and what a later micro-step depends on, and draw; call before it is saved."""
         self._at += 1
-        leaves = digests({"batch": batch, "outputs": outputs, **watched, "generators": generators()})
+        leaves = digests({"batch": batch, "outputs": outputs, **watched, "generators": capture_rng()})
         os.write(self._trace, (json.dumps({"at": self._at, "leaves": leaves}) + "\n").encode())
         np.random.rand()
         random.random()
@@ -89,10 +89,6 @@ class Run:
                 train(batch)
                 manager.step(state)
             manager.save_final(state)
-
-
-def generators() -> dict[str, Any]:
-    return {"python": random.getstate(), "numpy": np.random.get_state(), "mindspore": capture_rng()["mindspore"]}
 
 
 def digests(value: Any, name: str = "") -> dict[str, str]:

@@ -1,5 +1,10 @@
-"""Runs written by earlier versions of ckptkit stay readable, and go on to the bit."""
+"""Runs written by earlier versions of ckptkit stay readable, and go on to the bit; canonical lives go as they went.
 
+What such a life asks of its storage, leaves there, says and returns is in its transcript. Each difference is one to
+look at; `exactness.golden.transcript` says how to write the transcripts anew where it is meant.
+"""
+
+import difflib
 import json
 import shutil
 from pathlib import Path
@@ -16,6 +21,7 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
+from exactness.golden import transcript
 from exactness.golden.make_golden import (
     HOME,
     MINDSPORE_STEPS,
@@ -26,6 +32,7 @@ from exactness.golden.make_golden import (
     train_mindspore,
     train_ranks,
 )
+from exactness.golden.stories import STORIES
 
 
 @pytest.fixture
@@ -128,3 +135,14 @@ def shape(value: object) -> object:
     if isinstance(value, list):
         return [shape(one) for one in value]
     return type(value).__name__
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_canonical_lives_go_as_they_went(name: str, tmp_path: Path) -> None:
+    expected = (transcript.HOME / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    found = transcript.written(STORIES[name], tmp_path).splitlines()
+    assert not [*difflib.unified_diff(expected, found, "before", "now", lineterm="", n=2)][:60]
+
+
+def test_every_transcript_has_a_story() -> None:
+    assert {path.stem for path in transcript.HOME.glob("*.txt")} == {*STORIES}
