@@ -228,9 +228,7 @@ def test_target_that_changes_meanwhile(tmp_path, source):
             transfer(source, target)
         assert COMMIT not in lies_at(target)
         assert fault.fired == 1
-
-
-def test_a_target_voided_meanwhile_is_not_committed(source, target):
+    target = FaultyStorage(LocalStorage(tmp_path / "voided"))
     target.inject(Fault(lambda: void(LocalStorage(target.url), NAME, "0" * 32), operations={"create"}))
     with pytest.raises(StaleAttemptError):
         transfer(source, target)

@@ -351,13 +351,11 @@ def test_what_still_runs_learns_of_a_failure():
     assert stopped == [True, True]
 
 
-def test_results_come_in_the_order_of_the_items():
+def test_results_come_in_order_or_the_first_error():
+    """After which the rest is not called."""
     for count in (500, FEW, 0):
         assert each_of(range(count), squared) == [number * number for number in range(count)]
     assert alive("ckptkit-read") == []
-
-
-def test_first_error_is_raised_and_the_rest_is_not_called():
     called, begun, stopped = [], threading.Event(), threading.Event()
 
     def fails(number):

@@ -175,7 +175,7 @@ def life(number, born, began, seen, from_batches, to_batches, how, *taken, start
     return made
 
 
-def test_a_life_that_is_overtaken_or_unseen_is_counted_once():
+def test_overtaken_or_unseen_life_is_counted_once():
     """It trained on for 100 s after the one that took over was born."""
     state = CommittedState(80, Moment(400.0), {"starting": 10.0, "training": 390.0}, 1.0)
     first = life(1, 0.0, 10.0, 500.0, 0, 100, "overtaken", state)

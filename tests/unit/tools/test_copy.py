@@ -423,7 +423,7 @@ def test_document_lost_during_copy_was_kept(source, tmp_path):
         assert Life(to).restore().checkpoint == AT_10
 
 
-def test_copy_that_cannot_end_is_no_success_nor_source(source, target, tmp_path):
+def test_copy_without_end_is_no_success_nor_source(source, target, tmp_path):
     """The document that is to end it was lost at the source after the copy had begun; till then it is no source."""
     with pytest.raises(Killed):
         copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{AT_8}/*")]))

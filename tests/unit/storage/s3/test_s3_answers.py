@@ -74,15 +74,6 @@ def reads(storage):
     )
 
 
-def test_invalid_listing_is_not_an_empty_one(storage):
-    server = Server(storage)
-    for status, body in [(200, b""), (200, PAGE), (200, LIST % b"<Name>bucket</Name>"), (204, b"<Other/>")]:
-        server.reply, before = (status, body, {}), server.requests
-        for call in (lambda: storage.list("attempts"), lambda: storage.walk("checkpoints/")):
-            refused(call)
-        assert server.requests - before > 4, body  # it may have been a gateway's page: it was asked again
-
-
 def pages(listed):
     """Reply with the page for the request's marker: files, folders, and the next marker, True if none is named."""
 
@@ -114,7 +105,7 @@ def test_pages_are_followed_by_last_name_or_token(storage):
     assert sorted(storage.walk("a/")) == ["a/1", "a/2", "a/3", "a/4"]
 
 
-def test_pages_that_do_not_go_on_or_are_of_another_place_are_errors(storage):
+def test_invalid_endless_or_foreign_pages_are_errors(storage):
     server = Server(storage)
     for files, folders, marker, message in [
         ([], [], True, "pages do not continue after"),
@@ -126,6 +117,11 @@ def test_pages_that_do_not_go_on_or_are_of_another_place_are_errors(storage):
         server.reply, server.requests = pages(lambda _, page=(files, folders, marker): page), 0
         refused(lambda: storage.walk("a/"), message)
         assert server.requests <= 2, files
+    for status, body in [(200, b""), (200, PAGE), (200, LIST % b"<Name>bucket</Name>"), (204, b"<Other/>")]:
+        server.reply, server.requests = (status, body, {}), 0
+        for call in (lambda: storage.list("attempts"), lambda: storage.walk("checkpoints/")):
+            refused(call)  # an invalid listing is not an empty one
+        assert server.requests > 4, body  # it may have been a gateway's page: it was asked again
 
 
 def test_a_run_under_any_name_is_found_again(bucket):
@@ -161,7 +157,7 @@ def test_unfinished_uploads_of_all_pages_are_aborted(storage):
         assert server.requests <= 2
 
 
-def test_a_gateways_404_is_not_absence_nor_is_an_answer_without_a_tag_one(storage):
+def test_gateways_404_and_untagged_answers_are_no_answers(storage):
     server = Server(storage)
     for body in (b"", PAGE):
         server.reply = (404, body, {})

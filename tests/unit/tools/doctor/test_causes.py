@@ -75,7 +75,7 @@ def of_state(step, began=None, **options):
 FULL = life([of_state(step) for step in range(1, LAST + 1)])
 
 
-def test_value_lost_at_the_restore_or_never_stored_is_the_cause():
+def test_value_lost_or_never_stored_is_the_cause():
     began = {"net.level": "int 0", "net.total": "int 25"}
     line = stepped(6, {"net.level": "int 1", "net.total": "int 26"}, began, loss="new", weights="new")
     found = diagnosed(resumed(line), FULL)

@@ -206,7 +206,7 @@ def test_file_is_durable_before_it_has_its_name(tmp_path, monkeypatch):
         calls.clear()
 
 
-def test_export_that_cannot_be_meant_and_fifo_are_refused(tmp_path):
+def test_export_that_cannot_be_meant_is_refused(tmp_path):
     zeros = {"empty": np.zeros(0, np.float32), "complex": np.zeros(1, np.complex64)}
     for name, array in zeros.items():
         write_safetensors(tmp_path / "in.safetensors", {"w": (dtype_of("w", array), array.shape, array.tobytes())})
@@ -369,7 +369,7 @@ def test_import_that_fails_leaves_nothing(tmp_path, weights, monkeypatch):
     assert set(LocalStorage(tmp_path / "run").walk("")) <= {"probe"}
 
 
-def test_import_into_a_root_of_another_ends_with_error(tmp_path, weights):
+def test_import_into_anothers_root_ends_with_error(tmp_path, weights):
     """Where it is not empty, but for a lease and a probe, and where another process begins meanwhile."""
     (tmp_path / "free").mkdir()
     for name in (LEASE, PROBE):

@@ -217,7 +217,7 @@ def texts_of(story):
     return " ".join(" ".join(Elements(page_of(story)).texts).split())
 
 
-def test_page_and_timeline_tell_saves_failures_and_ends_apart():
+def test_page_tells_saves_failures_and_ends_apart():
     """Of three attempts: preempted after two failures, killed, and perhaps running."""
     hours = [NOW + timedelta(hours=number) for number in range(4)]
     attempts = [

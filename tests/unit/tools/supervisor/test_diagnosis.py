@@ -100,13 +100,6 @@ def test_sigterm_that_the_supervisor_did_not_get_is_explained():
         assert (found.cause, found.rank, found.why[: len(why)]) == ("killed", named, why)
 
 
-def test_training_that_ended_before_the_last_one_is_left_out():
-    first = record_of(Phase.ENDED, pid=1, root="a", attempt=1, opened_at=1.0, micro_step=1000, how="finished")
-    last = record_of(pid=2, root="b", attempt=1, opened_at=50.0, micro_step=7, error="E", failed_in=Phase.TRAINING)
-    found = diagnose(life_of(first, last, returncode=1, deaths={1: 49.0, 2: 90.0}))
-    assert (found.cause, found.where) == ("exception", "before the end of micro-step 8 (batch 7 of the run)")
-
-
 def test_rank_that_ended_the_life_is_named():
     """By its own error, where others repeat that; by its stacks, where it crashed; or since it was stopped."""
     ranks = (
@@ -125,7 +118,7 @@ def test_rank_that_ended_the_life_is_named():
     assert found.why.startswith("rank 1 was stopped by a signal for 61 s, and the others waited for it")
 
 
-def test_place_is_named():
+def test_place_in_the_last_training_is_named():
     batch = {"epoch_size": 45, "data": "/data/train"}
     for record, place in (
         (record_of(Phase.RESTORING), "before training (restoring)"),
@@ -139,6 +132,10 @@ def test_place_is_named():
         (record_of(Phase.REPLAYING, micro_step=90), "while data was replayed"),
     ):
         assert place_of(record) == place
+    first = record_of(Phase.ENDED, pid=1, root="a", attempt=1, opened_at=1.0, micro_step=1000, how="finished")
+    last = record_of(pid=2, root="b", attempt=1, opened_at=50.0, micro_step=7, error="E", failed_in=Phase.TRAINING)
+    found = diagnose(life_of(first, last, returncode=1, deaths={1: 49.0, 2: 90.0}))
+    assert (found.cause, found.where) == ("exception", "before the end of micro-step 8 (batch 7 of the run)")
 
 
 def died(step: int, *, number: int, restored: int = 0, committed: int = -1, phase=Phase.TRAINING, code: int = -9):
@@ -175,9 +172,7 @@ def test_second_death_in_the_same_micro_step_ends_it():
         decision = judged(budget, died(99, number=4, restored=90, code=code))
         assert (decision.exit_code, decision.finding.cause) == (CODE_OR_DATA, "code-or-data"), code
         assert "lives 1, 4 died" in decision.finding.why
-
-
-def test_two_kills_in_one_compilation_prove_nothing():
+    # Two kills in one compilation prove nothing.
     for code, causes in ((-9, ["killed", "killed", "code-or-data"]), (-11, ["crash", "code-or-data"])):
         budget = RestartBudget(9)
         lives = [died(80, number=n, restored=80, phase=Phase.FIRST_STEP, code=code) for n in range(len(causes))]
@@ -257,17 +252,14 @@ def test_training_without_a_step_hangs_after_the_limit():
     slow = record_of(stepped_at=0.0, slowest=5.0)  # slow steps are given twenty of them
     assert hang_of(watch(), [slow], 90.0) is None
     assert hang_of(watch(), [slow], 101.0) is not None
+    watching, record = watch(), record_of(stepped_at=50.0, slowest=0.1)
+    watching.check([record], 51.0)
+    for now in (300.0, 309.0):
+        assert hang_of(watching, [record], now) is None, "the supervisor did not run either"
+    assert hang_of(watching, [record], 311.0).seconds == pytest.approx(11.5)
     watching = watch()
     assert watching.check([record_of(stepped_at=0.0)], 100.0) is None, "one look is not enough"
     assert watching.check([record_of(stepped_at=89.0)], 100.5) is None, "a sign between two looks"
-
-
-def test_time_in_which_the_supervisor_did_not_run_is_no_hang():
-    watching, record = watch(), record_of(stepped_at=50.0, slowest=0.1)
-    watching.check([record], 51.0)
-    assert hang_of(watching, [record], 300.0) is None
-    assert hang_of(watching, [record], 309.0) is None
-    assert hang_of(watching, [record], 311.0).seconds == pytest.approx(11.5)
 
 
 def test_other_phases_have_their_own_limits():

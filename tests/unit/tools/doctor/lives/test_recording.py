@@ -212,7 +212,7 @@ def test_changes_by_save_are_noted_with_their_objects(root, trace):
     assert (saved.step, saved.moved, saved.by) == (4, ("rng/numpy",), ("it",))
 
 
-def test_state_that_cannot_be_followed_or_restored_is_told(root, trace):
+def test_state_not_followed_or_restored_is_told(root, trace):
     with pytest.raises(ResumeError, match=r"NumpyRun.*observer"):
         CheckpointManager(root).restore(NumpyRun())
     assert isinstance(trace()[-1], Refused)
