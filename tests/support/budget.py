@@ -29,11 +29,11 @@ BUDGET = {
     "docs": (124, 55),
     "exactness": (56, 100),
     "multirank": (52, 85),
-    "unit": (530, 100),
+    "unit": (492, 100),
     "unit/manager": (241, 35),
     "unit/mindspore": (1165, 390),
-    "unit/storage": (430, 30),
-    "unit/tools": (282, 80),
+    "unit/storage": (421, 30),
+    "unit/tools": (249, 80),
 }
 
 

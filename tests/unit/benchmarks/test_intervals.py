@@ -23,14 +23,11 @@ def test_auto_is_within_3_percent_at_ten_minutes(trace):
     assert_close(trace.at_mean(600), Job(1, 10, 60), Job(20, 60, 60))
 
 
-def test_the_simulation_sees_a_bad_interval():
+def test_simulation_sees_bad_intervals_and_counts_commits():
     trace, job = lanl()[-1].at_mean(600), Job(1, 10, 60)
     _, best = best_fixed(trace, job)
     assert fixed(trace, job, 600) < 0.8 * best
     assert fixed(trace, job, 2) < 0.8 * best
-
-
-def test_the_simulation_counts_what_was_committed():
     trace, job = Trace("two", (110.0, 20.0)), Job(stall=1, took=5, restart=9)
     # 101 s of running: commits at 15, 26, 37, ..., 92; after the restart 11 s: none.
     assert fixed(trace, job, 10.0) == pytest.approx(80 / 130)

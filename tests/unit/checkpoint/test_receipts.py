@@ -76,9 +76,6 @@ def test_rank_0_asks_only_for_missing_parts():
         clock = Clock(0, lambda _, storage=storage, late=late: arrive(storage, *late))
         assert [one.rank for one in collect(receipts_of(storage, ranks, clock), storage)] == [*range(ranks)]
         assert storage.prefixes[-1] == prefix
-
-
-def test_failed_part_is_noticed_when_asked_alone():
     storage = Asked()
     arrive(storage, 1)
     clock = Clock(0, lambda _: post_failure(storage, NAME, 2, 1))

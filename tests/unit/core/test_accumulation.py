@@ -32,16 +32,13 @@ def test_latest_begun_schedule_entry_is_in_force(later, first, step):
     assert schedule.recorded() == [list(pair) for pair in sorted(entries.items())]
 
 
-def test_function_schedule_is_called_and_not_recorded():
+def test_function_schedule_is_called_and_no_schedule_refused():
     schedule = AccumulationSchedule(lambda step: 1 + step // 2 if step < 9 else None)
     assert [schedule.at(step) for step in (0, 1, 2, 5)] == [1, 1, 2, 3]
     assert schedule.recorded() is None
     with pytest.raises(ValueError, match=r"accumulation_steps\(9\) must be an int of at least 1, got None"):
         schedule.at(9)
     assert AccumulationSchedule(3).recorded() == [[0, 3]]
-
-
-def test_what_is_no_schedule_is_refused():
     schedules = [0, -1, True, 2.0, "4", None, {}, {1: 2}, {0: 0}, {0: 1, -3: 2}, {0: 1, 1.5: 2}, lambda step: step]
     rows = [(steps, "accumulation_steps|a step of the schedule") for steps in schedules]
     assert unrefused(ValueError, AccumulationSchedule, rows) == {}

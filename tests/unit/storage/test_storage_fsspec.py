@@ -79,13 +79,10 @@ def test_error_of_the_stream_arrives_unchanged(storage, monkeypatch, failing):
         storage.write("a/1", SimpleNamespace(readinto=readinto), 6)
 
 
-def test_what_fsspec_cannot_open_is_a_storage_error():
-    refused(lambda: open_storage("gopher://host/run", {}), "gopher")
-    refused(lambda: open_storage("memory://run", {"settle": 2}), "timedelta")
-
-
 def test_a_failing_file_system_is_no_answer(storage, monkeypatch):
     """Nor one that says, as of a bucket that is not there, that a place to write to does not exist."""
+    refused(lambda: open_storage("gopher://host/run", {}), "gopher")
+    refused(lambda: open_storage("memory://run", {"settle": 2}), "timedelta")
 
     def failing(error):
         def fail(*_, **__):

@@ -104,15 +104,13 @@ def test_requests_are_signed_with_the_keys_asked_for(tmp_path, monkeypatch):
     assert signed_url(anon=True, credentials=lambda: pytest.fail("asked")).endswith("/k")
 
 
-def test_amazons_region_is_the_command_lines(tmp_path, monkeypatch):
+def test_addressing_and_region_follow_from_the_endpoint(tmp_path, monkeypatch):
+    """Amazon's region is the command line's."""
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     (tmp_path / "config").write_text("[profile training]\nregion = eu-west-3\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     for options, region in [({}, "us-east-1"), ({"profile": "training"}, "eu-west-3")]:
         assert client_of(endpoint_url=None, **options).meta.region_name == region
-
-
-def test_addressing_and_region_follow_from_the_endpoint(monkeypatch):
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")  # another cloud's
     for endpoint, style, region in [
         (PUBLIC, "virtual", "cn-north-4"),

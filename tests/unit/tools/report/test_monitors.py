@@ -179,15 +179,11 @@ def test_follower_writes_until_the_run_has_finished(tmp_path, monkeypatch, capsy
     first, second = [line for line in said.err.splitlines() if "trying again" in line]
     assert "so there is no run" in first
     assert second == "no server; trying again"
-
-
-def test_one_monitor_that_fails_stops_no_other(tmp_path, monkeypatch):
-    grow_short(tmp_path)
     broken, other = Sink(), Sink()
     broken.failures = ["no server"]
-    with pytest.raises(StorageError, match="no server"):
-        follow(tmp_path, [broken, other], monkeypatch, wait=pytest.fail, every=None)
-    assert other.steps == [75]
+    with pytest.raises(StorageError, match="no server"):  # it stops no other monitor
+        follow(tmp_path / "run", [broken, other], monkeypatch, wait=pytest.fail, every=None)
+    assert other.steps == [12]
 
 
 def test_wrong_usage_says_what_to_do(tmp_path, monkeypatch):
