@@ -77,17 +77,6 @@ def test_unusable_attempt_document_blocks_retention(tmp_path, caplog):
         assert life.saved_at(11)
 
 
-def test_partly_removed_commit_does_not_count_in_retention(root):
-    life = started(root, 2, 4, 6, 8, keep=ALL)
-    storage, keeping = retention(root, KeepLatest(2))
-    storage.inject(Fault("error", operations={"walk"}, key=f"checkpoints/{name_at(1, 4)}/"))
-    assert pruned(keeping) == [name_at(1, 2)]
-    assert committed(root) == [name_at(1, 6), name_at(1, 8)]
-    assert pruned(keeping) == []
-    life.saved_at(9)
-    assert pruned(keeping) == [name_at(1, 6)]
-
-
 def test_commit_that_arrives_late_is_removed_whatever_the_policy(root, caplog):
     """Its process stood still, and retention has removed the checkpoint meanwhile."""
     life = started(root, 2, 4, 6, 8, keep=ALL)

@@ -283,17 +283,6 @@ def test_a_busy_rank_skips_the_save_of_all(tmp_path: Path, caplog: pytest.LogCap
     assert caplog.text.count("a save is due and skipped") == 2
 
 
-def test_ranks_save_the_same_state_once(tmp_path: Path) -> None:
-    def body(manager, run, world):
-        for _ in run.train_until(1):
-            name = manager.save(run).result()
-            assert manager.save(run).result() == name
-            assert manager.step(run) is None
-        return name
-
-    assert {*results_of(ranks(tmp_path, 3, body, save=EVERY_STEP))} == {*committed(tmp_path)}
-
-
 def test_metrics_of_rank_0_make_a_second_checkpoint(tmp_path: Path) -> None:
     def body(manager, run, world):
         mine = {"loss": float(world.rank)}

@@ -212,16 +212,6 @@ def saved_at(manager, run, last) -> list[int]:
     return at
 
 
-def test_step_saves_when_due_once_per_progress(root):
-    manager, run = started(root, save=SaveEvery(optimizer_steps=2) | SaveEvery(micro_steps=5))
-    assert saved_at(manager, run, 17) == [5, 8, 10, 15, 16]
-    train(run, 20)
-    assert manager.step(run) is not None
-    manager.wait()
-    assert manager.step(run) is None
-    assert len(names(manager)) == 6
-
-
 @pytest.mark.parametrize("runs", [False, True])
 def test_ctrl_c_at_thread_start_tears_nothing(root, monkeypatch, runs):
     """Whether the thread runs or not: no second save runs beside it, and none is waited for that never began."""

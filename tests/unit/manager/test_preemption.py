@@ -89,15 +89,6 @@ def test_signal_at_any_micro_step_saves_it(root, at):
     assert again.of("digest") == run_at(WHOLE).digest()
 
 
-def test_cycle_is_finished_within_grace(root):
-    """Saves have been measured, and micro-steps are short."""
-    ended = live(root, every=2, options={"when_busy": "wait"}, signals={13: ["SIGUSR1"]})
-    assert ended.code == TERMINATED
-    assert "SIGUSR1: saved a000001-c0000000004-m0000" in ended.log
-    assert names(root)[-1] == "a000001-c0000000004-m0000"
-    assert restored_at(root) == 16
-
-
 AT_ONCE = """
 import ckptkit.manager.preemption as preemption
 preemption._ONE_SIGNAL = timedelta(0)  # however soon after the first signal the second one comes
