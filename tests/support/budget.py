@@ -31,7 +31,7 @@ BUDGET = {
     "multirank": (51, 85),
     "unit": (489, 100),
     "unit/manager": (239, 35),
-    "unit/mindspore": (1165, 390),
+    "unit/mindspore": (1125, 390),
     "unit/storage": (421, 30),
     "unit/tools": (249, 80),
 }

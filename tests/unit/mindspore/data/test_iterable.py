@@ -353,17 +353,12 @@ class Uneven(Loader):
         self.rows = state.get("rows", self.rows)
 
 
-class UnevenUnsized(Uneven):
-    __len__ = None
-
-
-class Misleading(Uneven):
-    def __len__(self):
-        return BATCHES
+def of_length(length):
+    return type("OfLength", (Uneven,), {"__len__": length})
 
 
 def test_length_that_did_not_hold_is_not_believed():
-    position = IterablePosition(Misleading())
+    position = IterablePosition(of_length(lambda self: BATCHES)())
     position.prepare(0, None)
     ends = [epoch for epoch, _ in position.batches(3) if position.ends_epoch(position.delivered)]
     assert ends == [0, 1]  # within the second one, nothing has shown it yet
@@ -371,7 +366,7 @@ def test_length_that_did_not_hold_is_not_believed():
 
 def test_epochs_of_other_lengths_resume_if_the_state_has_them(monkeypatch):
     """Within the first, at its end, within the second at the length of the first and at its end, and in the third."""
-    for kind, said, at in itertools.product((Uneven, UnevenUnsized), ("rows", "epoch"), (3, 4, 8, 10, 12, 20)):
+    for kind, said, at in itertools.product((Uneven, of_length(None)), ("rows", "epoch"), (3, 4, 8, 10, 12, 20)):
         monkeypatch.setattr(Uneven, "said", said)
         whole, _ = life(kind, epochs=4)
         assert [epoch for epoch, _ in whole.values()] == [epoch for epoch in range(4) for _ in range(4 + 2 * epoch)]

@@ -291,14 +291,6 @@ def by_thread(batches):
         yield ready.get()
 
 
-def ahead(batches, depth):
-    held = []
-    for batch in batches:
-        held.append(batch)
-        if len(held) > depth:
-            yield held.pop(0)
-
-
 def test_a_thread_that_reads_ahead_is_refused(tmp_path):
     """Before the first save, so that no start goes on from a wrong place."""
     loop = Functional(tmp_path)
@@ -312,7 +304,8 @@ def test_a_thread_that_reads_ahead_is_refused(tmp_path):
 def test_a_loop_that_reads_ahead_is_named(tmp_path, shown):
     for depth in (1, 2):
         loop = Functional(tmp_path / str(depth))
-        batch = next(ahead(loop.batches, depth))
+        left = iter(loop.batches)
+        batch, *_ = [next(left) for _ in range(depth + 1)]
         loop.state.progress()  # a look before the batch is trained
         loop.train(batch)
         words = f"may not be bit-exact. {depth + 1} batches of resumable() were taken before"
@@ -326,7 +319,7 @@ def test_strict_refuses_a_cycle_read_ahead(tmp_path):
     cycle = types.SimpleNamespace(accumulation_steps=3, micro_step=0)
     loop = Functional(tmp_path, cycle=cycle, strict=True)
     left = iter(loop.batches)
-    batch, *_ = [next(left) for _ in range(4)]  # not ahead(): strict refuses what it holds, before any batch
+    batch, *_ = [next(left) for _ in range(4)]
     loop.gradients(*batch)
     cycle.micro_step = 1
     with pytest.raises(ck.ResumeError, match="4 batches of resumable\\(\\) were taken before the first step"):

@@ -31,15 +31,7 @@ def reached(**also):
 
 
 class Life:
-    """Steps that an observer sees.
-
-    Args:
-        saved: The section of a checkpoint to go on from.
-        given: The objects that the training gives by name.
-        epoch_size: Micro-steps in an epoch.
-        ignore: As of `Observer`.
-        also: Fields of `Reached`.
-    """
+    """Steps that an observer sees, from the section ``saved`` on; ``also`` are fields of `Reached`."""
 
     def __init__(self, saved=None, given=None, *, epoch_size=1000, ignore=(), **also):
         self.at, self.epoch_size = 0, epoch_size

@@ -43,14 +43,11 @@ def put(**values):
 
 
 def test_an_unknown_name_is_refused_and_nothing_is_set():
-    value = 1
+    """Nor has a module variables that it does not name."""
+    value, namespace = 1, {"put": put}
     with pytest.raises(KeyError, match="has no variable missing"):
         put(value=2, missing=3)
     assert value == 1
-
-
-def test_a_module_has_only_variables_that_it_names():
-    namespace = {"put": put}
     exec("value = 1\nput(value=2)", namespace)  # noqa: S102
     assert namespace["value"] == 2
     with pytest.raises(KeyError, match="<module> has no variable missing"):

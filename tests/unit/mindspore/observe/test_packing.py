@@ -126,11 +126,9 @@ def described(value):  # noqa: PLR0911 - one case per kind reads like a table
         return kind, repr(value)
     if kind in (itertools.count, itertools.cycle):
         return kind, repr(value) if kind is itertools.count else [next(value) for _ in range(7)]
-    own = (
-        [described(part) for part in getattr(value, "__dict__", {}).items()] if not isinstance(value, enum.Enum) else []
-    )
+    own = {} if isinstance(value, enum.Enum) else getattr(value, "__dict__", {})
     slots = [getattr(value, name, None) for name in getattr(kind, "__slots__", ()) if name != "__dict__"]
-    own += [described(part) for part in slots if isinstance(slots, list)]
+    own = [*map(described, (*own.items(), *slots))]
     if isinstance(value, dict):
         items = [(described(key), described(part)) for key, part in value.items()]
         return kind, getattr(value, "default_factory", None), items, own
@@ -140,8 +138,6 @@ def described(value):  # noqa: PLR0911 - one case per kind reads like a table
         return kind, getattr(value, "maxlen", None), [*map(described, value)], own
     if own:
         return kind, own
-    if isinstance(value, ctypes.Array | ctypes._SimpleCData | ctypes.Structure):
-        return kind, bytes(value)
     return kind, value
 
 
