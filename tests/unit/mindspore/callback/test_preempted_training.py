@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mindspore.train import Callback
 from support.process import run_python
-from support.training import SIZE, Job, checkpoints, reference, tensors
+from support.training import SIZE, Job, checkpoints, names, reference, tensors
 
 import ckptkit as ck
 from ckptkit.manager.preemption import SIGNALS
@@ -31,10 +31,6 @@ class Kill(Callback):
 
     def on_train_end(self, run_context):
         self.ended = True
-
-
-def names(root):
-    return [info.name for info in ck.CheckpointManager(root).checkpoints()]
 
 
 @pytest.fixture(autouse=True)
@@ -183,61 +179,3 @@ def test_signalled_process_always_exits_with_143(root, tmp_path):
         f"checkpoint at {empty} yet: the same command begins afresh.",
     ]
     assert names(empty) == []
-
-
-FIT = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[2])
-from mindspore import nn
-from mindspore.train import MSE
-from support.training import *
-
-root, DEATH = sys.argv[1], sys.argv[3]
-
-def die(place):
-    if place == DEATH:
-        ckpt._session.manager.wait()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-class Watch(Callback):
-    def on_train_step_end(self, run_context):
-        params = run_context.original_args()
-        print("step", params.cur_step_num, digest(params.train_network), flush=True)
-        die(f"step {params.cur_step_num}")
-    def on_eval_step_end(self, run_context):
-        die(f"evaluation {run_context.original_args().cur_epoch_num}")
-    def on_train_epoch_end(self, run_context):
-        params = run_context.original_args()
-        print("evaluated", params.cur_epoch_num, params.eval_results["mse"], flush=True)
-
-begin_process()
-network = nn.SequentialCell(nn.Dense(6, 8), nn.BatchNorm1d(8), nn.Dense(8, 3))
-optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
-model = Model(network, nn.MSELoss(), optimizer, metrics={"mse": MSE()})
-arguments = (2, pipeline(), pipeline(12, 4, shuffle=False))
-if DEATH == "without ckptkit":
-    model.fit(*arguments, callbacks=[Watch()])
-else:
-    ckpt = checkpoints(root, 1, read_only=[Watch], ignore=())
-    ckpt.fit(model, *arguments, callbacks=[Watch()])
-"""
-
-
-def test_killed_fit_of_a_stock_model_resumes_exactly(root, tmp_path, monkeypatch, capsys):
-    """In the evaluation of an epoch, after whose last batch it goes on, and at the first batch of the next one."""
-    (script := tmp_path / "fit.py").write_text(FIT)
-    arguments = [str(script), str(root), str(Path(__file__).parents[3])]
-
-    def here(death):
-        monkeypatch.setattr("sys.argv", [*arguments, death])
-        exec(FIT, {"__name__": "__main__"})  # noqa: S102 - as it is above
-        return capsys.readouterr().out.splitlines()
-
-    lives = [here("without ckptkit")]
-    for death in ("evaluation 1", f"step {SIZE + 1}"):
-        ended = run_python(*arguments, death, folder=tmp_path, environment={}, timeout=120)
-        lives.append(ended.expect(-signal.SIGKILL).stdout.splitlines())
-    whole, first, second, last = *lives, here("-")
-    assert whole[:SIZE] == first
-    assert whole[SIZE - 1 : SIZE + 2] == second  # the last batch of the epoch, its evaluation, the next batch
-    assert whole[SIZE + 1 :] == last
