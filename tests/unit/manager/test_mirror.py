@@ -796,30 +796,31 @@ def test_upload_that_never_ends_is_told(caplog):
     assert len(one.behind) == 0
 
 
-@pytest.mark.parametrize("fails", ["none", "walk", "write", "full"])
-def test_each_start_tidies_its_mirror_once_that_works(tmp_path, fails):
+def test_each_start_tidies_its_mirror_once_that_works(tmp_path):
     """After an upload, which may go on with what half of an earlier one has left; a full one before the next."""
-    life = started(tmp_path)
-    life.away("mirror")
-    life.saved_at(2)
-    half = tmp_path / "mirror/checkpoints" / name_at(1, 1) / "manifest.json"
-    half.parent.mkdir(parents=True)
-    half.touch()
-    life = Life(tmp_path)
+    for fails in ("none", "walk", "write", "full"):
+        base = tmp_path / fails
+        life = started(base)
+        life.away("mirror")
+        life.saved_at(2)
+        half = base / "mirror/checkpoints" / name_at(1, 1) / "manifest.json"
+        half.parent.mkdir(parents=True)
+        half.touch()
+        life = Life(base)
 
-    def fill() -> None:
-        if half.exists():
-            raise StorageError("full") from OSError(errno.ENOSPC, "no space left")
+        def fill(half=half) -> None:
+            if half.exists():
+                raise StorageError("full") from OSError(errno.ENOSPC, "no space left")
 
-    fault = Fault(fill, operations={"write"}, times=None) if fails == "full" else Fault("error", operations={fails})
-    life.mirror.inject(fault)
-    life.restore()
-    life.settle()
-    assert half.exists() == (fails != "none")
-    life.saved_at(3)
-    assert not half.exists()
-    life.manager.close()
-    assert committed(tmp_path, "mirror")[-1] == name_at(2, 3)
+        fault = Fault(fill, operations={"write"}, times=None) if fails == "full" else Fault("error", operations={fails})
+        life.mirror.inject(fault)
+        life.restore()
+        life.settle()
+        assert half.exists() == (fails != "none"), fails
+        life.saved_at(3)
+        assert not half.exists(), fails
+        life.manager.close()
+        assert committed(base, "mirror")[-1] == name_at(2, 3), fails
 
 
 AWAY = StorageError("away")
