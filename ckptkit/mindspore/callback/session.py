@@ -276,7 +276,7 @@ def norm_of(cell: Any) -> dict[str, ms.Tensor]:
 def metrics_of(model: Model) -> list[object]:
     """Return the metrics with which a model evaluates.
 
-    ``Model`` keeps them in a private attribute; `test_metric_that_keeps_state_is_named` fails if it moves.
+    ``Model`` keeps them in a private attribute; `test_metrics_of_a_model_are_found` fails if it moves.
     """
     return [*(getattr(model, "_metric_fns", None) or {}).values()]
 

@@ -12,7 +12,7 @@ import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import ops
+from mindspore import nn, ops
 from mindspore.train import Callback, EarlyStopping, LambdaCallback, LossMonitor, RunContext, TimeMonitor
 from support.loaders import Rows
 from support.options import grouped
@@ -20,7 +20,7 @@ from support.training import NOTES, SIZE, Job, K, accumulation_cell, checkpoints
 
 import ckptkit as ck
 from ckptkit.format.events import Began, Ended, Point
-from ckptkit.mindspore.callback.session import TrainingSession, hold_back, may_stop
+from ckptkit.mindspore.callback.session import TrainingSession, hold_back, may_stop, metrics_of
 from ckptkit.run import attempt
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents
@@ -301,3 +301,8 @@ def test_second_start_of_complete_training_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(attempt, "sign_of_life", lambda *_: "attempt 1 on another machine")
     recorded(tmp_path)  # and takes nothing from a living process
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_metrics_of_a_model_are_found():
+    model = ms.Model(nn.Dense(1, 1), nn.MSELoss(), metrics={"mae": nn.MAE()})
+    assert [type(metric) for metric in metrics_of(model)] == [nn.MAE]
