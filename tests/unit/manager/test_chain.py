@@ -249,7 +249,7 @@ def test_copy_back_that_fails_leaves_nothing(tmp_path, monkeypatch, caplog, full
     if full:
         monkeypatch.setattr(upload, "limit_at", lambda storage, folder: Limit(0, 0, "a test", errno.ENOSPC))
     life = Life(tmp_path)
-    failed = life.homes["memory"].inject(Fault("error", operations={"write"}, nth=2, times=3))
+    failed = life.homes["memory"].inject(Fault("error", operations={"write"}, key="*/rank-00000.json", times=3))
     assert life.restore().checkpoint == name_at(1, 5)
     life.settle()
     assert failed.fired == (0 if full else 3)
