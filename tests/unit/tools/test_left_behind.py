@@ -55,14 +55,19 @@ def upload(root: Path, *mirrors: LocalStorage) -> list[str]:
 def test_newest_checkpoint_reaches_the_mirrors_that_lack_it(tmp_path):
     trained(tmp_path / "new")
     assert upload(tmp_path / "new/root", *storages(tmp_path / "new", "near")) == [], "there is no checkpoint"
-    trained(tmp_path, 2, 4, 5, away=["far"])
+    for at, away in (2, []), (4, []), (5, ["far"]):
+        trained(tmp_path, at, away=away)
     near, far = storages(tmp_path, "near", "far")
+    half = tmp_path / "far/checkpoints" / name_at(1, 1) / "manifest.json"
+    half.parent.mkdir()
+    half.touch()
     assert upload(tmp_path / "root", near, far) == [
         f"uploading what {far.url} did not get from the training",
-        f"{name_at(1, 5)} is uploaded to {far.url}",
+        f"{name_at(3, 5)} is uploaded to {far.url}",
     ]
-    assert committed(tmp_path / "far") == [name_at(1, 5)]
-    assert digest_of(tmp_path / "far", name_at(1, 5)) == digest_at(5)
+    assert committed(tmp_path / "far") == [name_at(1, 2), name_at(2, 4), name_at(3, 5)]
+    assert digest_of(tmp_path / "far", name_at(3, 5)) == digest_at(5)
+    assert half.exists()  # nothing is removed: the next start knows what the mirror is to keep
     before = tree(tmp_path)
     assert upload(tmp_path / "root", near, far) == []
     assert tree(tmp_path) == before
