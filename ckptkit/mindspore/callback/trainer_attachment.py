@@ -210,8 +210,8 @@ class TrainerLoop:
         self.exits.callback(position.leave)
         state.has_all_epochs = lambda: batches.is_over() or trainer.state.global_step >= trainer.state.max_steps
         self._frame = frame  # which holds all variables of the loop
-        LOOPS.append(frame)
-        self.exits.callback(LOOPS.remove, frame)
+        LOOPS[frame] = f"{type(trainer).__name__}.{frame.f_code.co_name}"
+        self.exits.callback(LOOPS.pop, frame, None)
         self.exits.callback(lambda: setattr(self, "_frame", None))
         point = self.restore(manager, state)
         state.examination.judge_callbacks([trainer.state, trainer.control, *callbacks], [], callbacks)

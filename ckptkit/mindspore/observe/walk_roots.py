@@ -29,7 +29,8 @@ _THROUGH = (tuple, types.CellType, types.FunctionType, types.MethodType, functoo
 _MOST_LEVELS = 7
 _POSITIONS = frozenset(("batches_delivered", "optimizer_step", "epoch"))  # of a ResumePoint
 # Loops of attached trainers, which are watched like the user's, until their training is saved: after their end, too.
-LOOPS: list[types.FrameType] = []
+# By name with the class: the function that calls a trainer's train() may be called train(), too.
+LOOPS: dict[types.FrameType, str] = {}
 
 
 @dataclass(kw_only=True)
@@ -77,7 +78,7 @@ def users_frames(frame: types.FrameType | None) -> list[types.FrameType]:
 
 def label_of(frame: types.FrameType) -> str:
     """Return the name of the function that a frame runs."""
-    return f"{frame.f_code.co_name}()"
+    return f"{LOOPS.get(frame, frame.f_code.co_name)}()"
 
 
 def is_module_level(frame: types.FrameType) -> bool:

@@ -79,8 +79,8 @@ def trainer(dies_after=None, *, stops=False, kind=LoopingTrainer, **options):
     return looper, trace
 
 
-def life(ckpt, dies_after=None, *, goes_on=False, **options):
-    """A process of its own, as far as its variables go: what a checkpoint has belongs to those of this function."""
+def train(ckpt, dies_after=None, *, goes_on=False, **options):
+    """A process of its own, as far as its variables go; a script has a function of this name, as the trainer has."""
     looper, trace = trainer(dies_after, **options)
     if goes_on:
         disturb()
@@ -118,9 +118,9 @@ def test_trainer_resumes_exactly(tmp_path, caplog, options, at, ends):
     expected, whole, result = uninterrupted(**options)
     assert expected.state.epoch == pytest.approx(ends)
     with pytest.raises(CrashError):
-        life(checkpoints(tmp_path, at), at + 1, **options)
+        train(checkpoints(tmp_path, at), at + 1, **options)
     for complete in (False, True):
-        restarted, trace, attached, returned = life(checkpoints(tmp_path), goes_on=True, **options)
+        restarted, trace, attached, returned = train(checkpoints(tmp_path), goes_on=True, **options)
         assert returned == result
         assert attached.point.complete is complete
         assert complete or attached.point.batches_delivered == at
@@ -133,7 +133,7 @@ def test_more_epochs_continue_a_complete_run(tmp_path):
     options = {"kind": InstalledTrainer, "max_steps": 100}
     expected, whole, _ = uninterrupted(**options)
     for epochs in (1, EPOCHS):
-        restarted, trace, *_ = life(checkpoints(tmp_path), epochs=epochs, **options)
+        restarted, trace, *_ = train(checkpoints(tmp_path), epochs=epochs, **options)
     assert trace.steps == whole.steps
     assert restarted._total_loss_scalar == pytest.approx(expected._total_loss_scalar)
     assert tensors(restarted.train_model) == tensors(expected.train_model)
@@ -144,10 +144,10 @@ def test_preempted_training_returns_and_resumes(tmp_path, at):
     expected, whole, _ = uninterrupted()
     steps = iter(range(1, 100))
     ckpt = checkpoints(tmp_path, preemption=ck.Preemption(then="return", when=lambda: next(steps) >= at))
-    _, _, attached, _ = life(ckpt)
+    _, _, attached, _ = train(ckpt)
     assert ckpt.preempted
     assert attached.preempted
-    restarted, trace, attached, _ = life(checkpoints(tmp_path))
+    restarted, trace, attached, _ = train(checkpoints(tmp_path))
     assert attached.point.batches_delivered in (at, at + 1)  # the end of the cycle
     assert_alike(restarted, trace, expected, whole)
 
