@@ -80,12 +80,13 @@ class Homes:
     def create(self, key: str, data: bytes) -> None:
         """Create a file at each home, the farthest first; on return all have it with this content."""
         number = parse_attempt(key.removeprefix(f"{ATTEMPTS}/"))
-        if number is not None:
-            # First all homes get the attempts before this one: a later start compares the highest number that two
-            # homes both have, and concludes that all lower ones agree.
-            for near, far in combinations(self._roots, 2):
-                share_documents(near, far, range(1, number))
         for root in reversed(self._roots):
+            # First this home gets the attempts before this one: a later start compares the highest number that two
+            # homes both have, and concludes that all lower ones agree. A nearer home gets them only now: with another
+            # job's, but without this one, a start there alone would seem to follow that job.
+            for other in self._roots if number is not None else ():
+                if other is not root:
+                    _bring_documents(other, root, range(1, number))
             if create_once(root, key, data) != data:
                 raise FileExistsError(f"{key} exists at {root.url}")
 
@@ -110,23 +111,30 @@ def _counts(key: str, data: bytes) -> bool:
 
 
 def share_documents(local: Storage, mirror: Storage, numbers: range) -> None:
-    """Copy to each root ``run.json`` and the documents of the attempts ``numbers`` that only the other root has.
+    """Bring to each root what `_bring_documents` brings from the other.
 
-    Retention, and a start with one root only, can then follow the lineage as far as it goes there. The ``run.json`` of
-    a copy stays away from a root without the document that ends the copy: it would be taken for an unfinished one.
+    Retention, and a start with one root only, can then follow the lineage as far as it goes there.
     """
-    here, there = list_attempts(local), list_attempts(mirror)
-    _agree(local, mirror, (here & there).intersection(numbers))
-    for source, target, lacking in ((local, mirror, here - there), (mirror, local, there - here)):
-        for document in documents_of(source, sorted(lacking.intersection(numbers))):
-            content = create_once(target, attempt_key(document.attempt), encode(document))
-            other = None if content == encode(document) else read_attempt(target, document.attempt)
-            if other is not None:
-                raise _separate(source, document, target, other)
-    for source, target in ((mirror, local), (local, mirror)):
-        run = read_run(source)
-        if run and (run.copied_from is None or run.copied_from.last_attempt in list_attempts(target)):
-            create_once(target, RUN, encode(run))
+    _bring_documents(local, mirror, numbers)
+    _bring_documents(mirror, local, numbers)
+
+
+def _bring_documents(source: Storage, target: Storage, numbers: range) -> None:
+    """Copy to ``target`` ``run.json`` and the documents of the attempts ``numbers`` that only ``source`` has.
+
+    The ``run.json`` of a copy stays away from a root without the document that ends the copy: it would be taken for an
+    unfinished one.
+    """
+    there, here = list_attempts(source), list_attempts(target)
+    _agree(source, target, (here & there).intersection(numbers))
+    for document in documents_of(source, sorted((there - here).intersection(numbers))):
+        content = create_once(target, attempt_key(document.attempt), encode(document))
+        other = None if content == encode(document) else read_attempt(target, document.attempt)
+        if other is not None:
+            raise _separate(source, document, target, other)
+    run = read_run(source)
+    if run and (run.copied_from is None or run.copied_from.last_attempt in list_attempts(target)):
+        create_once(target, RUN, encode(run))
 
 
 def refuse_separate(local: Storage, mirror: Storage) -> None:

@@ -1,5 +1,6 @@
-/* One run on two roots: each machine has a local one, and all have the mirror. run/homes,
- * docs/adr/0006. Machine 1 trains; its uploads lag. Somebody starts on machine 2 by mistake; machine 1 starts again.
+/* One run on two roots: each machine has a local one, and all have the mirror.
+ * run/root_and_mirrors, docs/adr/0006. Machine 1 trains; its uploads lag. Somebody starts on machine 2 by mistake;
+ * machine 1 starts again.
  * With CHAIN there is a nearer mirror, too, and what a machine's root lacks comes back to it (docs/adr/0006).
  *
  * Left out, since run.pml has it: failed saves, voids, frozen shards. A commit without its files does not occur. */

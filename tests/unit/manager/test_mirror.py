@@ -601,10 +601,18 @@ def alone(base: Path, *saved_at: int, **options) -> None:
         life.saved_at(batches)
 
 
-def test_roots_that_went_on_separately_are_an_error(tmp_path):
+@pytest.mark.parametrize("died", [False, True])
+def test_roots_that_went_on_separately_are_an_error(tmp_path, died):
+    """Also after a start that died before it took over: it has brought to the root nothing of the other job."""
     started(tmp_path, 2)
-    alone(tmp_path, 4)
     started(tmp_path, 3, 6, local="other", host="elsewhere")
+    if died:
+        life = Life(tmp_path)
+        death = life.mirror.inject(Fault("kill", operations={"create"}, key="attempts/000003.json"))
+        with pytest.raises(Killed):
+            life.restore()
+        assert death.fired
+    alone(tmp_path, 4)
     before = tree(tmp_path)
     for required in (True, False):
         with pytest.raises(ResumeError, match=r"continued separately.*attempt 2 .*on alone .*on elsewhere"):
@@ -615,6 +623,19 @@ def test_roots_that_went_on_separately_are_an_error(tmp_path):
     other = CheckpointManager(tmp_path / "local", mirror=tmp_path / "new mirror")
     assert other.restore(NumpyRun(accumulation_steps=CYCLE)).checkpoint == name_at(2, 4)
     other.close()
+
+
+def test_job_elsewhere_that_begins_during_a_start_is_no_less_separate(tmp_path):
+    """It takes the number that this root used alone, after this start has compared the two and before it takes over."""
+    started(tmp_path, 2)
+    alone(tmp_path, 4)
+    life = Life(tmp_path)
+    elsewhere = Fault(lambda: started(tmp_path, 3, 6, local="other"), operations={"read"}, key=f"*{name_at(2, 4)}/rank*")
+    life.local.inject(elsewhere)
+    with pytest.raises(ResumeError, match="continued separately"):
+        life.restore()
+    assert elsewhere.fired
+    assert [*attempts(tree(tmp_path / "mirror"))] == [1, 2]
 
 
 @pytest.mark.parametrize("failed", [1, 3])
