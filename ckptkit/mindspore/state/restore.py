@@ -13,13 +13,12 @@ through `Contents`. Main thread only, between two micro-steps.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore.train import Callback
 
 from ckptkit.checkpoint.resharded import folded
 from ckptkit.core.contents import IMPORTED, NOT_IMPORTED, Contents, TensorInfo
@@ -37,7 +36,7 @@ from ckptkit.mindspore.state.digest import differing, digests_by_place
 from ckptkit.mindspore.state.findings import Examination
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources, decoded
-from ckptkit.mindspore.state.stateful_objects import GeneratorHolder, ParameterHolder, Stateful, state_of
+from ckptkit.mindspore.state.stateful_objects import GeneratorHolder, ParameterHolder, Stateful, load_checked, state_of
 from ckptkit.mindspore.train.call_hooks import before_next_call
 from ckptkit.mindspore.train.cell import (
     OPTIMIZERS,
@@ -411,25 +410,8 @@ class Start:
                 held.load_state_dict(states[name])
 
     def _give(self, states: Mapping[str, Any], name: str, stateful: Stateful) -> None:
-        """Call ``load_state_dict``, and report what was not taken; ResumeError if nothing was."""
-        takes_later = isinstance(stateful, (Iterable, Callback))
-        given, before = digests_by_place(states[name]), {} if takes_later else digests_by_place(stateful.state_dict())
-        stateful.load_state_dict(states[name])
-        after, once_more = digests_by_place(stateful.state_dict()), digests_by_place(stateful.state_dict())
-        steady = {place for place in given.keys() | after.keys() if after.get(place) == once_more.get(place)}
-        lost = sorted(place for place in steady if after.get(place) != given.get(place))
-        if not lost:
-            return
-        if not takes_later and all(after.get(place) == before.get(place) for place in steady | before.keys()):
-            raise ResumeError(
-                f"load_state_dict() of {name} ({type(stateful).__name__}) changed nothing: its state_dict() is still "
-                f"the one before, not the stored one ({some(lost)}). Make it load its state, then start again: the "
-                "checkpoint has the state"
-            )
-        self._examination.judge_doubt(
-            f"After load_state_dict(), state_dict() of {name} ({type(stateful).__name__}) is not what was stored: "
-            f"{some(lost)}. This is correct if the object loads it later, or should keep the values of this process"
-        )
+        if (doubt := load_checked(name, stateful, states[name])) is not None:
+            self._examination.judge_doubt(doubt)
 
     def _keep_rates(self, begun_with: Mapping[str, str] | None) -> None:
         """Keep the rates that the run began with; warn if the script gives others, which the restored ones replace."""

@@ -17,7 +17,7 @@ import logging
 import random
 import re
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from operator import setitem
@@ -27,11 +27,12 @@ from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 import mindspore as ms
 import numpy as np
 from mindspore import nn
+from mindspore.train import Callback
 
 from ckptkit.core.state_encoding import encode_tree
 from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.core.text import listed, some
-from ckptkit.errors import StateMismatchError
+from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.observe.attributes import attributes_of
 from ckptkit.mindspore.observe.packing import refilled
 from ckptkit.mindspore.observe.user_code import is_of_users
@@ -41,7 +42,7 @@ from ckptkit.mindspore.parameters.parameters import CellBuffers
 from ckptkit.mindspore.parameters.roles import all_of
 from ckptkit.mindspore.rng import capture_rng, generator_state, restore_generator, restore_rng, spawned_of
 from ckptkit.mindspore.state.cell_settings import Switches
-from ckptkit.mindspore.state.digest import digest_of_value, in_words
+from ckptkit.mindspore.state.digest import digest_of_value, digests_by_place, in_words
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters
 from ckptkit.mindspore.train.micro_steps import OwnCounting, accumulation_of
 from ckptkit.mindspore.train.restored_k import check_cycle, check_same_training
@@ -408,3 +409,25 @@ def state_and_draws(stateful: Stateful) -> tuple[Any, bool]:
     if draws:
         restore_rng(before)
     return state, draws
+
+
+def load_checked(name: str, stateful: Stateful, state: Any) -> str | None:
+    """Call ``load_state_dict``, and return what to say if not all was taken; ResumeError if nothing was."""
+    takes_later = isinstance(stateful, (Iterable, Callback))
+    given, before = digests_by_place(state), {} if takes_later else digests_by_place(stateful.state_dict())
+    stateful.load_state_dict(state)
+    after, once_more = digests_by_place(stateful.state_dict()), digests_by_place(stateful.state_dict())
+    steady = {place for place in given.keys() | after.keys() if after.get(place) == once_more.get(place)}
+    lost = sorted(place for place in steady if after.get(place) != given.get(place))
+    if not lost:
+        return None
+    if not takes_later and all(after.get(place) == before.get(place) for place in steady | before.keys()):
+        raise ResumeError(
+            f"load_state_dict() of {name} ({type(stateful).__name__}) changed nothing: its state_dict() is still the "
+            f"one before, not the stored one ({some(lost)}). Make it load its state, then start again: the checkpoint "
+            "has the state"
+        )
+    return (
+        f"After load_state_dict(), state_dict() of {name} ({type(stateful).__name__}) is not what was stored: "
+        f"{some(lost)}. This is correct if the object loads it later, or should keep the values of this process"
+    )
