@@ -630,7 +630,9 @@ def test_job_elsewhere_that_begins_during_a_start_is_no_less_separate(tmp_path):
     started(tmp_path, 2)
     alone(tmp_path, 4)
     life = Life(tmp_path)
-    elsewhere = Fault(lambda: started(tmp_path, 3, 6, local="other"), operations={"read"}, key=f"*{name_at(2, 4)}/rank*")
+    elsewhere = Fault(
+        lambda: started(tmp_path, 3, 6, local="other"), operations={"read"}, key=f"*{name_at(2, 4)}/rank*"
+    )
     life.local.inject(elsewhere)
     with pytest.raises(ResumeError, match="continued separately"):
         life.restore()
