@@ -84,8 +84,8 @@ class Homes:
             # First this home gets the attempts before this one: a later start compares the highest number that two
             # homes both have, and concludes that all lower ones agree. A nearer home gets them only now: with another
             # job's, but without this one, a start there alone would seem to follow that job.
-            for other in self._roots if number is not None else ():
-                if other is not root:
+            for other in self._roots:
+                if number is not None and other is not root:
                     _bring_documents(other, root, range(1, number))
             if create_once(root, key, data) != data:
                 raise FileExistsError(f"{key} exists at {root.url}")
