@@ -107,9 +107,9 @@ class Sources:
         self.counting = counting_of(self.cell, cells, training.cycle, may_change_k=may_change_k)
         self.position = position_of(dataset, training.augmentation, observer)
         self.batches = dataset if isinstance(dataset, Resumable) else None
-        # Of the cycle that an epoch leaves open, where the loop has to tell the train cell that an epoch ends.
-        is_told = self.batches is None and isinstance(self.position, DatasetPosition)
-        self._remainder = self.cell.remainder if is_told and isinstance(self.cell, AccumulationTrainCell) else "carry"
+        # The train cell, where the loop has to tell it that an epoch ends; a loop may set its `remainder` at any time.
+        is_own = self.batches is None and isinstance(self.position, DatasetPosition)
+        self._cell_in_own_loop = self.cell if is_own and isinstance(self.cell, AccumulationTrainCell) else None
         # What stores each of those given by name.
         self.stateful = {name: stateful_of(name, value, may_change_k=may_change_k) for name, value in given.items()}
         self.named_cells = {name: holder for name, holder in self.stateful.items() if isinstance(holder, NamedCell)}
@@ -232,9 +232,10 @@ class Sources:
         """Return the position of the training; ResumeError if the counters of cell and data disagree."""
         counters, delivered = self.counting.now()
         epoch, batch = self.position.at(delivered) if self.position else (0, delivered)
-        if self.position and self._remainder != "carry" and counters.micro_step > batch:
+        cell = self._cell_in_own_loop
+        if self.position and cell is not None and counters.micro_step > batch and cell.remainder != "carry":
             raise ResumeError(
-                f'an epoch of {self.position.size} batches ended within a cycle and remainder="{self._remainder}" '
+                f'an epoch of {self.position.size} batches ended within a cycle and remainder="{cell.remainder}" '
                 "was not applied: call the train cell's end_epoch() after the last micro-step of each epoch, "
                 "before the save there"
             )

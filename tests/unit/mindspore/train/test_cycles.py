@@ -277,8 +277,9 @@ def test_ones_own_loop_ends_its_epochs(tmp_path):
     """With the cell's end_epoch, before the save there; else it is refused."""
 
     def own_loop(remainder, end_epoch, epochs=2):
-        cell, data = accumulation_cell(remainder=remainder), pipeline()
+        cell, data = accumulation_cell(remainder="drop" if remainder == "carry" else "carry"), pipeline()
         state = ck.StateManager(cell, data)
+        cell.remainder = remainder  # a loop may set it late
         with ck.CheckpointManager(tmp_path / f"{remainder}-{end_epoch}", save=ck.SaveEvery(micro_steps=99)) as manager:
             manager.restore(state)
             batches = data.create_tuple_iterator(num_epochs=epochs)
