@@ -386,8 +386,9 @@ def test_neither_an_evaluation_nor_on_save_is_a_slow_micro_step(root):
 
     def after_step():
         if run.batches == 4:
-            manager.save(run).result()  # the next step tells it
+            manager.save(run).result()
         if run.batches == 8:
+            assert clock.now > 1000, "the step after a save calls on_save"
             manager.pause()
             clock.now += 1000
         clock.now += 0.1
