@@ -148,7 +148,7 @@ class TrainerLoop:
             raise self._refusal(f"ended at an empty epoch, and the run continues in epoch {self._place[0]}")
         elif not self._manager.preempted:  # else the final save was decided as training stopped; the grace may be over
             state, variables = self.trainer.state, variables_of(self._frame)
-            if _SUM in variables:  # which the trainer's own sum has by now
+            if hasattr(variables.get(_SUM), "__sub__"):  # the trainer's own sum has it by now
                 set_variables(self._frame, {_SUM: variables[_SUM] - variables[_SUM]})
             if self.trainer.control.should_training_stop and state.global_step < state.max_steps:
                 self._state.end(f"the trainer stopped after {state.global_step} optimizer steps")

@@ -61,13 +61,20 @@ class Stops:
         control.should_training_stop = self.evaluations == 2
 
 
-def installed(function):
-    code = function.__code__.replace(co_filename="/site-packages/trainer.py")
+def installed(function, **renamed):
+    names = tuple(renamed.get(name, name) for name in function.__code__.co_varnames)
+    code = function.__code__.replace(co_filename="/site-packages/trainer.py", co_varnames=names)
     return types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
 
 
 class InstalledTrainer(LoopingTrainer):
     train = installed(LoopingTrainer.train)
+
+
+class OtherTrainer(LoopingTrainer):
+    """What it calls tr_loss is no sum."""
+
+    train = installed(LoopingTrainer.train, tr_loss="total", inputs="tr_loss")
 
 
 def trainer(dies_after=None, *, stops=False, kind=LoopingTrainer, **options):
@@ -110,7 +117,7 @@ def checkpoints(root, at=100, **options):
 @pytest.mark.parametrize(
     ("options", "at", "ends"),
     [
-        *[({"k": 1}, 5, 3), ({"k": 2}, 10, 2.4), ({"k": 3, "kind": InstalledTrainer}, 7, 1.8)],
+        *[({"k": 1}, 5, 3), ({"k": 2, "kind": OtherTrainer}, 10, 2.4), ({"k": 3, "kind": InstalledTrainer}, 7, 1.8)],
         *[({"max_steps": 4}, 6, 1.6), ({"stops": True}, 7, 2)],
     ],
 )
