@@ -1,15 +1,14 @@
-"""A life of a job on the hosts of a cluster: one rank on each, started by msrun on each or by environment variables."""
+"""A life of a job on the hosts of a cluster: one rank on each, started by msrun on each if there are several."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from exactness.equivalence.comparison import Line, assert_equal, read_trace, steps
 from support.hosts.cluster import Cluster, Host
@@ -20,69 +19,34 @@ from multirank.hosts.life import Life
 
 SCRIPT = Path(life_module.__file__)
 PORT = 8118
-How = Literal["variables", "msrun"]
 
 
 class Job:
     """A life that was started; a context manager that kills what still runs."""
 
-    def __init__(
-        self, cluster: Cluster, hosts: Sequence[Host], notes: Path, life: Life, how: How = "variables"
-    ) -> None:
+    def __init__(self, cluster: Cluster, hosts: Sequence[Host], notes: Path, life: Life) -> None:
         self.hosts = list(hosts)
-        self.notes = notes
         notes.mkdir(parents=True)
         self.life = replace(life, notes=str(notes), world_size=len(self.hosts))
-        self.scheduler: Running | None = None
         self.ranks: list[Running] = []
-        self._cluster = cluster
-        if how == "msrun":
-            self._by_msrun()
-        else:
-            self._by_variables()
+        for rank, host in enumerate(self.hosts):
+            msrun = [
+                *(str(Path(sys.executable).with_name("msrun")), f"--worker_num={len(self.hosts)}"),
+                *("--local_worker_num=1", f"--node_rank={rank}", f"--master_addr={self.hosts[0].address}"),
+                *(f"--master_port={PORT}", f"--log_dir={host.disk / notes.name}", "--join=True"),
+                "--cluster_time_out=60",
+            ]
+            there = replace(self.life, homes=tuple(map(host.home, self.life.homes)))
+            command = [*(msrun if len(self.hosts) > 1 else [sys.executable]), str(SCRIPT), there.dumps()]
+            log = notes / f"rank-{rank}.log"
+            self.ranks.append(host.start(*command, log=log, environment=cluster.variables()))
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in [*self.ranks, *([self.scheduler] if self.scheduler else [])]:
-            with contextlib.suppress(ProcessLookupError):
-                one.kill()
-
-    def _by_variables(self) -> None:
-        if len(self.hosts) == 1:
-            self.ranks.append(self._started(0, "rank-0", {}))
-            return
-        shared = {
-            "MS_WORKER_NUM": str(len(self.hosts)),
-            "MS_SCHED_HOST": self.hosts[0].address,
-            "MS_SCHED_PORT": str(PORT),
-        }
-        self.scheduler = self._started(0, "scheduler", {**shared, "MS_ROLE": "MS_SCHED"})
-        for rank in range(len(self.hosts)):
-            variables = {**shared, "MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)}
-            self.ranks.append(self._started(rank, f"rank-{rank}", variables))
-
-    def _by_msrun(self) -> None:
-        for rank, host in enumerate(self.hosts):
-            command = [
-                *(str(Path(sys.executable).with_name("msrun")), f"--worker_num={len(self.hosts)}"),
-                *("--local_worker_num=1", f"--node_rank={rank}", f"--master_addr={self.hosts[0].address}"),
-                *(f"--master_port={PORT}", f"--log_dir={host.disk / self.notes.name}", "--join=True"),
-                *("--cluster_time_out=60", *self._script(host)),
-            ]
-            log = self.notes / f"msrun-{rank}.log"
-            self.ranks.append(host.start(*command, log=log, environment=self._cluster.variables()))
-
-    def _script(self, host: Host) -> list[str]:
-        there = replace(self.life, homes=tuple(map(host.home, self.life.homes)))
-        return [str(SCRIPT), there.dumps()]
-
-    def _started(self, rank: int, name: str, variables: dict[str, str]) -> Running:
-        host = self.hosts[rank]
-        environment = {**self._cluster.variables(), **variables}
-        command = (sys.executable, *self._script(host))
-        return host.start(*command, log=self.notes / f"{name}.log", environment=environment)
+        for rank in self.ranks:
+            rank.kill()
 
     def wait_standing(self, at: int) -> None:
         """Return when every rank stands still after the micro-step."""

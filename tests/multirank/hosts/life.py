@@ -44,11 +44,6 @@ class Life:
     def dumps(self) -> str:
         return json.dumps(asdict(self))
 
-    @classmethod
-    def loads(cls, text: str) -> Life:
-        fields = json.loads(text)
-        return cls(**{name: tuple(given) if isinstance(given, list) else given for name, given in fields.items()})
-
     @property
     def accumulation_steps(self) -> int:
         return GLOBAL_BATCH // (self.world_size * MICRO_BATCH)
@@ -141,4 +136,4 @@ def main(life: Life) -> None:
 
 
 if __name__ == "__main__":
-    main(Life.loads(sys.argv[1]))
+    main(Life(**json.loads(sys.argv[1])))

@@ -14,7 +14,7 @@ from support.hosts.cluster import Cluster, Host, LinkDown
 from support.hosts.running import until
 
 from multirank.hosts.homes import newest
-from multirank.hosts.job import How, Job, assert_continues
+from multirank.hosts.job import Job, assert_continues
 from multirank.hosts.life import MICRO_BATCH, Life
 
 pytestmark = pytest.mark.extended
@@ -26,15 +26,8 @@ DEATH = timedelta(minutes=3)  # MindSpore notices after about half a minute that
 Undisturbed = Callable[[int], Job]
 
 
-def start(
-    cluster: Cluster,
-    hosts: Sequence[Host],
-    notes: Path,
-    *stand_still: int,
-    elastic: bool = False,
-    how: How = "variables",
-) -> Job:
-    return Job(cluster, hosts, notes, Life(homes=(ROOT,), stand_still=stand_still, elastic=elastic), how)
+def start(cluster: Cluster, hosts: Sequence[Host], notes: Path, *stand_still: int, elastic: bool = False) -> Job:
+    return Job(cluster, hosts, notes, Life(homes=(ROOT,), stand_still=stand_still, elastic=elastic))
 
 
 def place(cluster: Cluster) -> int:
@@ -63,12 +56,12 @@ def lose(cluster: Cluster, job: Job, rank: int) -> None:
 
 
 def test_ranks_go_on_with_a_host_replaced(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with start(cluster, cluster.hosts[:2], tmp_path / "first", 5, how="msrun") as first:
+    with start(cluster, cluster.hosts[:2], tmp_path / "first", 5) as first:
         wait_saved(cluster, first, 5)
         lose(cluster, first, 1)
     began = place(cluster)
     assert began == 5  # the dead rank's part of later ones is missing, so nothing more is committed
-    with start(cluster, cluster.hosts[:2], tmp_path / "second", how="msrun") as second:
+    with start(cluster, cluster.hosts[:2], tmp_path / "second") as second:
         assert_continues(undisturbed(2), began, second, first)
     assert place(cluster) == second.life.micro_steps
 

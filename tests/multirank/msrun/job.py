@@ -148,16 +148,11 @@ def in_buckets(ranks: World) -> dict[str, list[list[float]]]:
     return {str(size): reduced(size) for size in (1, 48, 1000)}
 
 
-def few(ranks: World) -> dict[str, Any]:
+def all_of_mode(ranks: World) -> dict[str, Any]:
     return {
         "k2": {name: compared(ranks, name, 2, 2) for name in WITH_ROUNDING},
         "mid_cycle": [state(trained(ranks, 2, 5)) for _ in range(2)],
         "overflow": overflowed(ranks),
-    }
-
-
-def all_of_mode(ranks: World) -> dict[str, Any]:
-    return few(ranks) | {
         "k1": {name: compared(ranks, name, 1, 4) for name in COMPARED},
         "flush": ended_early(ranks, "flush"),
         "drop": ended_early(ranks, "drop"),
@@ -182,7 +177,7 @@ def refused(**context: Any) -> str:
     return "not refused"
 
 
-def main(folder: Path, modes: list[str]) -> None:
+def main(folder: Path, mode: str) -> None:
     ms.set_device("CPU")
     ms.set_context(mode=ms.PYNATIVE_MODE)
     found: dict[str, Any] = {"alone": refused(), "not_joined": refused(parallel_mode="data_parallel")}
@@ -197,11 +192,10 @@ def main(folder: Path, modes: list[str]) -> None:
         apart(*map(ms.Tensor, micro_batch(0)))
     except ValueError as error:
         found["made_before"] = str(error)
-    for mode in modes:
-        ms.set_context(mode=MODES[mode])
-        found[mode] = all_of_mode(ranks) if ranks.size == 2 else few(ranks)
+    ms.set_context(mode=MODES[mode])
+    found[mode] = all_of_mode(ranks)
     report(folder, ranks.rank, found)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -6,22 +6,15 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parents[2]
-LIMIT = timedelta(minutes=4)  # about 20 s on two idle cores
-
-
-class LaunchError(AssertionError):
-    """The job did not end as it should; has the end of every log."""
+from support.hosts.namespace import open_process
+from support.hosts.running import LIMIT, Running, environment, until
 
 
 def command_of(ranks: int, script: Path, folder: Path, *arguments: str) -> list[str]:
@@ -32,36 +25,16 @@ def command_of(ranks: int, script: Path, folder: Path, *arguments: str) -> list[
     ]
 
 
-class Launch:
-    """A job that was started with ``msrun``; a context manager that leaves no process behind."""
+class Launch(Running):
+    """A job that was started with ``msrun``, which forwards no signal: what is killed is the whole session."""
 
     def __init__(self, ranks: int, script: Path, folder: Path, *arguments: str) -> None:
         self.ranks = ranks
         self.folder = folder
         folder.mkdir(parents=True)
-        command = command_of(ranks, script, folder, *arguments)
-        self._log = folder / "logs" / "msrun.log"
-        self._log.parent.mkdir()
-        with self._log.open("wb") as log:
-            # A session of its own: msrun forwards no signal, so what is ended is the whole group.
-            self._job = subprocess.Popen(
-                command, cwd=folder, env=environment(), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
-
-    def __enter__(self) -> Launch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._job.pid, signal.SIGKILL)
-        self._job.wait()
-
-    def exit_code(self, limit: timedelta = LIMIT) -> int:
-        """What a scheduler sees in the end; LaunchError after ``limit``."""
-        try:
-            return self._job.wait(limit.total_seconds())
-        except subprocess.TimeoutExpired as error:
-            raise LaunchError(f"no end within {limit}\n{self.logs()}") from error
+        super().__init__(
+            command_of(ranks, script, folder, *arguments), folder / "logs/msrun.log", environment(), folder
+        )
 
     def only_the_scheduler_failed(self) -> bool:
         """Whether msrun failed although every worker ended well.
@@ -69,43 +42,30 @@ class Launch:
         MindSpore 2.10.0 was seen to die at the end of a launch, rarely, from a segmentation fault in its own thread
         ``RECV_EVENT_LOOP``. A scheduler runs nothing of ckptkit's, so that does not matter here; in a worker it does.
         """
-        said = self._log.read_text(errors="replace")
+        said = self.text()
         return "Scheduler process" in said and "Worker process" not in said
 
-    def until_all_ranks_are_dead(self, limit: timedelta = LIMIT) -> None:
+    def until_all_ranks_are_dead(self) -> None:
         """Wait for the end of every worker, which msrun brings about when one has died, without waiting for msrun's."""
-        until = time.monotonic() + limit.total_seconds()
-        while len(pids := list(self.folder.glob("pid-*"))) < self.ranks:
-            if time.monotonic() > until or self._job.poll() is not None:
-                raise LaunchError(f"only {len(pids)} of {self.ranks} ranks began\n{self.logs()}")
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._job.wait(0.1)
-        for one in pids:
-            try:
-                descriptor = os.pidfd_open(int(one.read_text()))
-            except ProcessLookupError:
-                continue
-            try:
-                poller = select.poll()
-                poller.register(descriptor, select.POLLIN)
-                if not poller.poll(max(0.0, until - time.monotonic()) * 1000):
-                    raise LaunchError(f"{one.name} lives on\n{self.logs()}")
-            finally:
-                os.close(descriptor)
+        until(lambda: len(list(self.folder.glob("pid-*"))) == self.ranks, "all ranks have begun", alive=[self])
+        for one in self.folder.glob("pid-*"):
+            with contextlib.suppress(ProcessLookupError), open_process(int(one.read_text())) as ended:
+                assert select.select([ended], [], [], LIMIT.total_seconds())[0], f"{one.name} lives on\n{self.said()}"
 
-    def logs(self) -> str:
+    def said(self) -> str:
         """The end of every log."""
-        return _logs(self.folder / "logs")
+        logs = sorted(self.folder.glob("logs/*.log"))
+        return "\n".join(f"== {one.name}\n{one.read_text(errors='replace')[-3000:]}" for one in logs)
 
 
 def msrun(ranks: int, script: Path, folder: Path, *arguments: str, limit: timedelta = LIMIT) -> list[dict[str, Any]]:
     """Run ``script FOLDER *arguments`` in each rank; returns what they wrote by `report`."""
     with Launch(ranks, script, folder, *arguments) as job:
-        code = job.exit_code(limit)
+        code = job.end(limit)
         reports = [folder / f"rank-{rank}.json" for rank in range(ranks)]
         ended = code == 0 or job.only_the_scheduler_failed()
-        if not ended or not all(one.exists() for one in reports):
-            raise LaunchError(f"exit code: {code}\n{job.logs()}")
+        assert ended, f"exit code: {code}\n{job.said()}"
+        assert all(one.exists() for one in reports), job.said()
         return [json.loads(one.read_text()) for one in reports]
 
 
@@ -123,28 +83,7 @@ def report(folder: Path, rank: int, found: Mapping[str, Any]) -> None:
     (folder / f"rank-{rank}.json").write_text(json.dumps(found))
 
 
-def environment() -> dict[str, str]:
-    """Of a worker: this tree on the path, quiet, one thread per kernel so that ranks do not fight for the cores.
-
-    What dies from a fault in native code says where Python was.
-    """
-    python_path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    soon = {
-        "MS_RETRY_INTERVAL_LOWER": "1",
-        "MS_RETRY_INTERVAL_UPPER": "1",
-    }  # seconds between tries to meet, else 3 to 5
-    quiet = {"GLOG_v": "3", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-    return {**os.environ, **soon, **quiet, "PYTHONPATH": python_path, "PATH": path}
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _logs(folder: Path) -> str:
-    return "\n".join(
-        f"== {one.name}\n{one.read_text(errors='replace')[-3000:]}" for one in sorted(folder.glob("*.log"))
-    )

@@ -54,12 +54,6 @@ class Life:
     def dumps(self) -> str:
         return json.dumps(asdict(self))
 
-    @classmethod
-    def loads(cls, text: str) -> Life:
-        fields = json.loads(text)
-        kill = fields.pop("kill")
-        return cls(**fields, kill=kill and Kill(kill["moment"], kill["at"], tuple(kill["ranks"])))
-
     @property
     def accumulation_steps(self) -> int:
         return GLOBAL_BATCH // (self.world_size * MICRO_BATCH)
@@ -162,4 +156,5 @@ def main(folder: Path, life: Life) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Life.loads(sys.argv[2]))
+    fields = json.loads(sys.argv[2])
+    main(Path(sys.argv[1]), Life(**{**fields, "kill": fields["kill"] and Kill(**fields["kill"])}))

@@ -30,7 +30,7 @@ def killed(folder: Path, life: Life) -> list[list[Line]]:
     """A life that is cut off."""
     with Launch(life.world_size, SCRIPT, folder, life.dumps()) as job:
         job.until_all_ranks_are_dead()
-        assert not list(folder.glob("rank-*.json")), job.logs()
+        assert not list(folder.glob("rank-*.json")), job.said()
     return traces(folder, life.world_size)
 
 

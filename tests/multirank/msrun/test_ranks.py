@@ -1,6 +1,6 @@
-"""Training with many ranks: the arithmetic of one reduction per cycle, and that all ranks agree.
+"""Training with two ranks: the arithmetic of one reduction per cycle, and that all ranks agree.
 
-One launch of ``msrun`` per number of ranks; the tests read what its ranks reported.
+One launch of ``msrun`` per mode; the tests read what its ranks reported.
 """
 
 import fcntl
@@ -15,29 +15,25 @@ import pytest
 from ckptkit.core.process_group import ALONE
 from ckptkit.mindspore.process_group import MindSporeWorld
 from multirank.msrun import job
-from multirank.msrun.launch import LaunchError, msrun
+from multirank.msrun.launch import msrun
 
+# The default suite compiles in `test_lives`.
 each_mode = pytest.mark.parametrize("mode", ["pynative", pytest.param("graph", marks=pytest.mark.extended)])
-in_each_world = pytest.mark.parametrize(
-    ("ranks", "mode"),
-    # The default suite compiles in `test_lives`.
-    [(2, "pynative"), *(pytest.param(ranks, "graph", marks=pytest.mark.extended) for ranks in (2, 4))],
-)
 
 
 @pytest.fixture(scope="session")
 def launched(tmp_path_factory, worker_id):
-    """What each rank reported, by the number of ranks; the processes of a test run launch it once between them."""
+    """What each of two ranks reported, by mode; the processes of a test run launch it once between them."""
     folder = tmp_path_factory.getbasetemp()
     shared = folder if worker_id == "master" else folder.parent
 
     @functools.cache
-    def of(ranks, mode):
-        with open(shared / f"launch-{ranks}-{mode}.lock", "w") as lock:
+    def of(mode):
+        with open(shared / f"launch-{mode}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            kept = shared / f"launch-{ranks}-{mode}.json"
+            kept = shared / f"launch-{mode}.json"
             if not kept.exists():
-                kept.write_text(json.dumps(launch(ranks, mode, shared / f"launch-{ranks}-{mode}")))
+                kept.write_text(json.dumps(launch(mode, shared / f"launch-{mode}")))
         found = json.loads(kept.read_text())
         assert isinstance(found, list), found
         return found
@@ -45,11 +41,11 @@ def launched(tmp_path_factory, worker_id):
     return of
 
 
-def launch(ranks, mode, folder):
+def launch(mode, folder):
     """What each rank reported; or why there is nothing, which is not tried twice."""
     try:
-        return msrun(ranks, Path(job.__file__), folder, mode)
-    except LaunchError as error:
+        return msrun(2, Path(job.__file__), folder, mode)
+    except AssertionError as error:
         return str(error)
 
 
@@ -71,7 +67,7 @@ def assert_equal(found):
 
 
 def test_a_rank_that_would_train_apart_is_refused(launched):
-    for one in launched(2, "pynative"):
+    for one in launched("pynative"):
         assert one["alone"] == "not refused"
         assert (
             "this job has 2 ranks, but parallel_mode is 'stand_alone': each would train separately"
@@ -86,7 +82,7 @@ def test_a_rank_that_would_train_apart_is_refused(launched):
 
 @each_mode
 def test_gather_orders_messages_by_rank(launched, mode):
-    found = launched(2, mode)
+    found = launched(mode)
     assert of_all(found, "rank") == [0, 1]
     for one in of_all(found, mode):
         assert one["broadcast"] == "only rank 0 is heard, é" + "y" * 5000
@@ -119,22 +115,22 @@ def test_two_ranks_k1_equal_one_rank_k2(launched, mode):
     for name in job.COMPARED:
         expected = by_one_rank(mode, name, 2, 4)
         assert expected["updates"] == 4
-        for one in launched(2, mode):
+        for one in launched(mode):
             assert one[mode]["k1"][name] == expected, name
 
 
-@in_each_world
-def test_ranks_differ_only_in_sums_mid_cycle(launched, ranks, mode):
+@each_mode
+def test_ranks_differ_only_in_sums_mid_cycle(launched, mode):
     """And equal runs have equal bits."""
-    held = of_all(launched(ranks, mode), mode, "mid_cycle")
+    held = of_all(launched(mode), mode, "mid_cycle")
     assert all(first == second for first, second in held)
     assert_equal([first["learned"] for first, _ in held])
-    assert len({first["accumulators"] for first, _ in held}) == ranks
+    assert len({first["accumulators"] for first, _ in held}) == 2
 
 
-@in_each_world
-def test_overflow_in_one_rank_skips_all_updates(launched, ranks, mode):
-    found = of_all(launched(ranks, mode), mode, "overflow")
+@each_mode
+def test_overflow_in_one_rank_skips_all_updates(launched, mode):
+    found = of_all(launched(mode), mode, "overflow")
     assert_equal(found)
     assert [one["updated"] for one in found[0]] == [True, False, True]
     assert [one["scale"] for one in found[0]] == [1024, 512, 512]
@@ -143,7 +139,7 @@ def test_overflow_in_one_rank_skips_all_updates(launched, ranks, mode):
 
 @each_mode
 def test_a_remainder_is_flushed_or_dropped_by_all(launched, mode):
-    flushed, dropped = (of_all(launched(2, mode), mode, remainder) for remainder in ("flush", "drop"))
+    flushed, dropped = (of_all(launched(mode), mode, remainder) for remainder in ("flush", "drop"))
     for found in (flushed, dropped):
         assert_equal(found)
         assert found[0]["micro_step"] == 0
@@ -151,13 +147,13 @@ def test_a_remainder_is_flushed_or_dropped_by_all(launched, mode):
     assert (dropped[0]["moved"], dropped[0]["updates"]) == (False, 1)
 
 
-@in_each_world
-def test_ranks_of_k2_match_one_rank(launched, ranks, mode):
+@each_mode
+def test_ranks_of_k2_match_one_rank(launched, mode):
     """Arithmetic and not bits: here the order of a float sum differs. Clipping did something."""
-    found = of_all(launched(ranks, mode), mode, "k2")
+    found = of_all(launched(mode), mode, "k2")
     assert_equal(found)
     for name in job.WITH_ROUNDING:
-        expected = by_one_rank(mode, name, 2 * ranks, 2)
+        expected = by_one_rank(mode, name, 4, 2)
         assert found[0][name]["updates"] == expected["updates"] == 2
         np.testing.assert_allclose(found[0][name]["weights"], expected["weights"], rtol=0, atol=2e-6)
         np.testing.assert_allclose(found[0][name]["norm"], expected["norm"], rtol=1e-5)
@@ -167,7 +163,7 @@ def test_ranks_of_k2_match_one_rank(launched, ranks, mode):
 
 @each_mode
 def test_model_train_and_buckets_change_nothing(launched, mode):
-    for one in of_all(launched(2, mode), mode):
+    for one in of_all(launched(mode), mode):
         assert one["model"] == one["k2"]["plain"]["weights"]
         for reduced in one["buckets"].values():
             assert reduced == [[4.5] * size for size in (5, 7, 3)]

@@ -1,14 +1,14 @@
 """Ranks under ``ckptkit run -- msrun``: one is killed, one is stopped, all are killed, and no bit differs."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from crash.supervised.supervised import Supervised, lives_of
+from support.hosts.running import LIMIT, environment
+from support.process import python
 
-from multirank.msrun.launch import LIMIT, command_of, environment
+from multirank.msrun.launch import command_of
 
 JOB = Path(__file__).with_name("supervised_job.py")
 
@@ -35,13 +35,5 @@ def test_ranks_that_die_are_named_and_no_bit_differs(tmp_path: Path, monkeypatch
     assert job.left() == []
     plain = command(ranks, tmp_path / "plain")
     subprocess.run(plain, cwd=tmp_path, env=environment(), check=True, timeout=LIMIT.total_seconds())
-    roots = [str(tmp_path / name / "run") for name in ("job", "plain")]
-    compared = subprocess.run(
-        [sys.executable, "-m", "ckptkit", "diff", *roots, "--exit-code"],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert compared.returncode == 0, compared.stdout
+    roots = [tmp_path / name / "run" for name in ("job", "plain")]
+    python("-m", "ckptkit", "diff", *roots, "--exit-code", timeout=120)

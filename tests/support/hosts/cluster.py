@@ -9,7 +9,6 @@ is cut first. Folders are below that of the test, but for memories, which are on
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,12 +18,12 @@ from typing_extensions import Self
 
 from support.hosts.namespace import MEMORY, PREFIX, Namespace, missing, run, sweep
 from support.hosts.running import Running
+from support.hosts.running import environment as job_environment
 from support.servers.client import ACCESS_KEY, REGION, SECRET_KEY, s3_client
 from support.servers.moto_server import MotoServer
 
 T = TypeVar("T")
 
-TESTS = Path(__file__).parents[2]
 S3_PORT = 9000
 _NETWORK = "10.77.0"
 _CARD = "eth0"
@@ -51,7 +50,8 @@ class Host:
         return pattern.format(disk=self.disk, memory=self.memory)
 
     def start(self, *command: object, log: Path, environment: Mapping[str, str] | None = None) -> Running:
-        there = {**_environment(), **(environment or {})}
+        there = {**job_environment(), **(environment or {})}
+        there = {name: value for name, value in there.items() if not name.lower().endswith("_proxy")}  # out of reach
         self.started.append(Running(self.namespace.command(*command), log, there, self.disk))
         return self.started[-1]
 
@@ -183,13 +183,3 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-
-def _environment() -> dict[str, str]:
-    """This tree on the path, quiet, one thread per kernel, and no proxy, which a host could not reach."""
-    own = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    python_path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    quiet = {"GLOG_v": "3", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-    soon = {"MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
-    return {**own, **quiet, **soon, "PYTHONPATH": python_path, "PATH": path}
