@@ -3,12 +3,11 @@
     python -m crash.sigkill.soak --kills 3000 --folder /disk/soak             (from tests/)
     python -m crash.sigkill.soak --kills 500 --folder /disk/soak --bucket
 
-Each job draws K, a size, a retention, and a mirror or none; each life how it saves, its length and its end. Some lives
-are held at a storage call while another one lives, and go on then. Some jobs with a mirror lose their disk.
+Each job draws K, a size, a retention, and a mirror or none; each life how it saves, its length and its end.
 
 After each life it holds that what was reported as committed, or something newer, is what the next start takes, to the
-bit, by an uninterrupted run, and that nothing was refused but a life that another one took over; at the end of a job,
-that every checkpoint can be restored and that nothing else is left. The first thing that does not hold ends the program
+bit, by an uninterrupted run, and that nothing was refused; at the end of a job, that every checkpoint can be restored
+and that nothing else is left. The first thing that does not hold ends the program
 with the job's seed, and its folder stays. Lives are forked, so nothing here may start a thread.
 """
 
@@ -39,7 +38,6 @@ from support.servers.moto_server import MotoServer
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.read import load
-from ckptkit.errors import StaleAttemptError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.index import Index, Lineage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, FaultyStorage
@@ -80,7 +78,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Life:
-    """One process: what it does, and where it is killed or, at a storage call, held while another one lives."""
+    """One process: what it does, and where it is killed."""
 
     steps: int
     every: int
@@ -99,8 +97,7 @@ class Life:
         }
         saving = {name: rng.choice(values) for name, values in options.items()}
         way = rng.choice(["storage call", "time"])
-        way = "held" if rng.random() < 0.1 else way
-        part = rng.choice(["before", "during", "after"]) if way != "held" else "before"
+        part = rng.choice(["before", "during", "after"])
         mean = 2.0 if part == "during" else 3.6  # of few calls there is a "during"
         seconds = rng.uniform(0.001, 0.065 if job.is_local else 0.65) if way == "time" else _LONGEST_SECONDS
         steps, every = rng.randint(1, 12 * job.cycle), rng.randint(1, 2 * job.cycle + 1)
@@ -111,14 +108,12 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def live(job: Job, life: Life, other: Life, say: Callable[..., None]) -> None:
-    """What the process does; ``other`` lives while this one is held."""
+def live(job: Job, life: Life, say: Callable[..., None]) -> None:
+    """What the process does."""
     storage = FaultyStorage(job.roots[0].storage())
     if life.way == "storage call":
         kinds = DIVISIBLE if life.part == "during" else EVERY
         storage.inject(Fault(die, operations=kinds, nth=life.nth, when=life.part))
-    elif life.way == "held":
-        storage.inject(Fault(lambda: say("held", said=lived(job, other, other)), nth=life.nth))
     run = job.new_run()
     manager = ck.CheckpointManager(
         storage,
@@ -129,8 +124,7 @@ def live(job: Job, life: Life, other: Life, say: Callable[..., None]) -> None:
         preemption=ck.Preemption(then="off"),
     )
     manager.restore(run)
-    attempt = manager.live().saver.next_name(run.progress()).attempt
-    say("restored", attempt=attempt, batches=run.batches, digest=run.digest())
+    say("restored", batches=run.batches, digest=run.digest())
     for batches in run.train_until(run.batches + life.steps):
         manager.step(run)
         if batches % 5 == 0:
@@ -144,7 +138,7 @@ def live(job: Job, life: Life, other: Life, say: Callable[..., None]) -> None:
     say("ended")
 
 
-def lived(job: Job, life: Life, other: Life) -> list[dict[str, Any]]:
+def lived(job: Job, life: Life) -> list[dict[str, Any]]:
     """What a life said in its process, and last how that ended; a pipe outlives the process."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -157,9 +151,9 @@ def lived(job: Job, life: Life, other: Life) -> list[dict[str, Any]]:
             os.close(reading)
             signal.setitimer(signal.ITIMER_REAL, life.seconds)  # SIGALRM ends it as SIGKILL does: nobody handles it
             os.dup2(os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-            live(job, life, other, say)
-        except BaseException as error:  # noqa: BLE001 - the parent judges it
-            say("failed", error=type(error).__name__, text=traceback.format_exc()[-3000:])
+            live(job, life, say)
+        except BaseException:  # noqa: BLE001 - the parent judges it
+            say("failed", text=traceback.format_exc()[-3000:])
         finally:
             os._exit(0)
     os.close(writing)
@@ -179,48 +173,39 @@ class Story:
         self._reported_at = self._uploaded_at = 0
 
     def live(self) -> None:
-        life, other = (Life.drawn(self._rng, self.job) for _ in range(2))
-        other = other if other.way != "held" else Life(other.steps, other.every)
+        life = Life.drawn(self._rng, self.job)
         self._counts["lives"] += 1
-        self.judge([life, other], lived(self.job, life, other))
+        self.judge(life)
         if self.job.has_mirror and self._rng.random() < 0.05 and folders(self.job.roots[1].tree()).committed:
             self._counts["disks lost"] += 1
             self.job.roots[0].clear()
             self._reported_at = self._uploaded_at
 
-    def judge(self, lives: list[Life], said: list[dict[str, Any]]) -> None:
-        """Compare what a process said, in order, with what was promised before."""
-        self.last = [lives, said[-6:]]
-        newest = attempt = later = 0
+    def judge(self, life: Life) -> None:
+        """Compare what a process says, in order, with what was promised before."""
+        said = lived(self.job, life)
+        self.last = [life, said[-6:]]
+        newest = 0
         for line in said:
             what = line["what"]
             self._counts[what] += 1
-            if what == "held":
-                self.judge(lives, line["said"])
-                later = max((one["attempt"] for one in line["said"] if one["what"] == "restored"), default=0)
-            elif what == "restored":
-                newest, attempt = line["batches"], line["attempt"]
-                is_fenced = attempt < later
-                assert is_fenced or newest >= self._reported_at, f"{newest} restored, {self._reported_at} was reported"
+            if what == "restored":
+                newest = line["batches"]
+                assert newest >= self._reported_at, f"{newest} restored, {self._reported_at} was reported"
                 assert line["digest"] == self.job.digest_at(newest), f"what was restored at {newest} is different"
             elif what == "reported":
                 newest = max(newest, self.job.batches_of(line["name"]))
-                is_fenced = attempt < later
-                assert not is_fenced or newest <= self._reported_at, f"{line['name']} after another one took over"
             elif what == "uploaded":  # of all that this life had reported, the newest is at the mirror
                 self._uploaded_at = max(self._uploaded_at, newest)
-            elif what == "failed":
-                is_stale = line["error"] == StaleAttemptError.__name__ and "held" in {one["what"] for one in said}
-                assert is_stale, f"refused: {line['text']}"
+            assert what != "failed", f"refused: {line['text']}"
             self._reported_at = max(self._reported_at, newest)
         kinds = {line["what"] for line in said}
-        assert kinds & {"killed", "failed", "ended"}, "it ended and said nothing, or hangs"
+        assert kinds & {"killed", "ended"}, "it ended and said nothing, or hangs"
 
     def finish(self) -> None:
         """Two lives that nobody kills, and what lies there then."""
         for _ in range(2):
-            life = Life(steps=6 * self.job.cycle, every=1)
-            self.judge([life], lived(self.job, life, life))
+            self.judge(Life(steps=6 * self.job.cycle, every=1))
         for root in self.job.roots:
             assert (wrong := self.left_at(root)) == [], f"left at {root.url}: {wrong}"
             root.clear()
