@@ -9,7 +9,6 @@ from typing import Any, Literal
 import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset import transforms, vision
-from support.loaders import Again
 
 from ckptkit import data
 
@@ -97,12 +96,6 @@ def draw_python(x):
 
 def squared(x):
     return x * x
-
-
-class LoaderDrawsNumpy:
-    def __iter__(self):
-        for row in np.random.permutation(COUNT).reshape(-1, 3):
-            yield {"x": row, "noise": np.random.random(2)}
 
 
 class LoaderWithState:
@@ -266,9 +259,6 @@ KINDS: dict[str, Kind] = {
         "replay",
     ),
     "csv-files": kind(csv, "replay"),
-    "list": kind(lambda: [np.full(3, value) for value in range(8)], "replay"),
-    "loader": kind(lambda: Again(np.arange(COUNT).reshape(-1, 3)), "replay"),
-    "loader-numpy": kind(LoaderDrawsNumpy, "replay"),
     "loader-state": kind(LoaderWithState, "fast"),
     "lines": kind(lambda folder: batched(ds.TextFileDataset(str(folder / "lines.txt"), shuffle=True)), "replay"),
 }

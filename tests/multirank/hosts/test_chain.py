@@ -88,26 +88,6 @@ def tiers(cluster: Cluster, tmp_path: Path) -> Iterator[Tiers]:
         made.end()
 
 
-def test_a_killed_training_goes_on_from_memory(tiers: Tiers, undisturbed: Undisturbed) -> None:
-    """Memory has more than both mirrors, whose cables are cut; what they lack is uploaded by the next life."""
-    first = tiers.start(10, 15)
-    first.wait_standing(10)
-    tiers.wait(first, 10, 10, 10)
-    with LinkDown(tiers.host) as cut:
-        first.go_on(10)
-        first.wait_standing(15)
-        tiers.wait(first, 15, 10, 10)
-        first.ranks[0].kill()
-        assert first.ranks[0].returncode == -9
-        assert cut.fired == 1
-    assert tiers.newest() == [15, 10, 10]
-    newest_name = tiers.names(0)[-1]
-    second = tiers.start()
-    assert_continues(undisturbed(1), 15, second, first)
-    tiers.assert_all_have_the_end()
-    assert all(newest_name in tiers.names(place) for place in range(3))
-
-
 def test_a_lost_host_goes_on_from_its_neighbour(tiers: Tiers, undisturbed: Undisturbed) -> None:
     """The bucket is older; what the neighbour lacked is lost, and the new host's memory gets the checkpoint.
 

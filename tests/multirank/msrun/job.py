@@ -23,6 +23,7 @@ from ckptkit.mindspore.train.reduce import Reduce
 from multirank.msrun.launch import report
 
 MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}
+MESSAGES = ("", "abc", "abcd", "é" * 7)
 CLIP_NORM = 0.05  # below every norm of these trainings
 
 
@@ -160,6 +161,7 @@ def all_of_mode(ranks: World) -> dict[str, Any]:
         "buckets": in_buckets(ranks),
         "broadcast": ranks.broadcast(f"only rank {ranks.rank} is heard, é" + "y" * 5000),
         "gather": list(ranks.gather(f"rank {ranks.rank} é" + "x" * 300 * ranks.rank)),
+        "messages": [[*ranks.gather(text), ranks.broadcast(text)] for text in MESSAGES],
     }
 
 

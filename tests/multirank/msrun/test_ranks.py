@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from ckptkit.core.process_group import ALONE
-from ckptkit.mindspore.process_group import MindSporeWorld
 from multirank.msrun import job
 from multirank.msrun.launch import msrun
 
@@ -87,26 +86,7 @@ def test_gather_orders_messages_by_rank(launched, mode):
     for one in of_all(found, mode):
         assert one["broadcast"] == "only rank 0 is heard, é" + "y" * 5000
         assert one["gather"] == ["rank 0 é", "rank 1 é" + "x" * 300]
-
-
-def test_messages_of_any_length_arrive_whole(monkeypatch):
-    """Where all ranks say the same, and no other process is needed."""
-
-    def all_gather(found, mine):
-        assert mine.size, "no backend gathers nothing"
-        for one in found:
-            one.copy_(mine)
-
-    def broadcast(told, source):
-        assert told.size
-        assert source == 0
-
-    monkeypatch.setattr("ckptkit.mindspore.process_group.distributed.all_gather", all_gather)
-    monkeypatch.setattr("ckptkit.mindspore.process_group.distributed.broadcast", broadcast)
-    rank = MindSporeWorld(0, 3)
-    for message in ("", "abc", "abcd", "é" * 7):
-        assert rank.gather(message) == (message,) * 3
-        assert rank.broadcast(message) == message
+        assert one["messages"] == [[text] * 3 for text in job.MESSAGES], "of any length, also of none"
 
 
 @each_mode

@@ -83,7 +83,7 @@ def folder(tmp_path_factory):
 
 def is_tried_here(name):
     """Loaders are those of `test_iterable`, and `exactness.pipelines` has all in fresh processes."""
-    return "processes" not in name and name != "map-numpy-threads" and not name.startswith(("list", "loader"))
+    return "processes" not in name and name != "map-numpy-threads" and not name.startswith("loader")
 
 
 @pytest.mark.parametrize("name", list(filter(is_tried_here, KINDS)))

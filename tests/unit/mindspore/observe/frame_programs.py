@@ -1,14 +1,13 @@
-"""Programs whose variables are captured in one process and put back in another. Needs Python alone.
+"""Programs whose variables are captured in one run of theirs and put back in another. Needs Python alone.
 
-``frame_programs.py DIRECTORY whole FILE`` runs each for 40 steps and writes what it noted, and its variables after
-step 17. ``resumed`` runs each from its beginning, puts these back when the first batch is asked for, and prints what
-is noted otherwise. ``stress`` repeats writes. DIRECTORY holds the modules under test.
+``frame_programs.py DIRECTORY resumed`` runs each for 40 steps and keeps what it noted, and its variables after step 17
+as JSON. Then it runs each from its beginning, puts these back when the first batch is asked for, and prints what is
+noted otherwise. ``stress`` repeats writes. DIRECTORY holds the modules under test.
 """
 
 import collections
 import gc
 import json
-import pathlib
 import re
 import sys
 import textwrap
@@ -166,22 +165,16 @@ def reading(frame, event, arg):
     return reading
 
 
-def main_whole(path):
-    results = {}
+def main_resumed():
+    trials = 0
     for name in PROGRAMS:
-        saved = []
-        batches = Batches(1, lambda frame: saved.extend(captured(frame)), SAVED, 0)  # noqa: B023
+        captures = []
+        batches = Batches(1, lambda frame: captures.append(json.dumps(captured(frame))), SAVED, 0)  # noqa: B023
         batches.is_generator = False
-        results[name] = {"notes": ran(name, batches), "saved": saved}
-    pathlib.Path(path).write_text(json.dumps(results))
-
-
-def main_resumed(path):
-    results, trials = json.loads(pathlib.Path(path).read_text()), 0
-    for name in PROGRAMS:
+        noted = ran(name, batches)
         for is_generator in (False, True):
             for warm, traced in ((0, None), (WARM, None), (0, sys.settrace), (0, sys.setprofile)):
-                saved = json.loads(json.dumps(results[name]["saved"]))
+                saved = json.loads(captures[0])
                 batches = Batches(SAVED + 1, lambda frame: put_back(frame, saved), SAVED, warm)  # noqa: B023
                 batches.is_generator = is_generator
                 if traced:
@@ -192,7 +185,7 @@ def main_resumed(path):
                     if traced:
                         traced(None)
                 trials += 1
-                if notes != results[name]["notes"]:
+                if notes != noted:
                     print("differs:", name, is_generator, warm, traced, saved)
     print(trials, "trials of", len(PROGRAMS), "programs")
 
@@ -201,7 +194,7 @@ class Value:
     pass
 
 
-def main_stress(_):
+def main_stress():
     """Set variables very often, while a thread reads them; then all references are gone."""
 
     def loop(count, batches):
@@ -253,4 +246,4 @@ def main_stress(_):
 
 
 if __name__ == "__main__":
-    {"whole": main_whole, "resumed": main_resumed, "stress": main_stress}[sys.argv[2]](sys.argv[3])
+    {"resumed": main_resumed, "stress": main_stress}[sys.argv[2]]()
