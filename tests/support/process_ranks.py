@@ -6,13 +6,12 @@ connected to each of the others. A gather that waits for a rank that is gone rai
 """
 
 import atexit
-import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from multiprocessing.connection import Connection
 
 from ckptkit.core.process_group import ALONE, World
 from support.thread_ranks import RankLostError
@@ -23,37 +22,22 @@ class ProcessWorld:
 
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ["RANK_ID"]), int(os.environ["RANK_SIZE"])
-        self._others: list[BinaryIO] = [
-            socket.socket(fileno=int(one)).makefile("rwb") for one in os.environ["RANK_SOCKETS"].split(",")
-        ]
+        self._others = [Connection(int(one)) for one in os.environ["RANK_SOCKETS"].split(",")]
 
     def gather(self, message: str) -> Sequence[str]:
-        if self.rank:
-            self._tell(self._others[0], message)
-            return self._hear(self._others[0])
-        said = [message, *(self._hear(one) for one in self._others)]
-        for one in self._others:
-            self._tell(one, said)
+        try:
+            if self.rank:
+                self._others[0].send(message)
+                return self._others[0].recv()
+            said = [message, *(one.recv() for one in self._others)]
+            for one in self._others:
+                one.send(said)
+        except (OSError, EOFError) as error:
+            raise RankLostError(f"rank {self.rank} waits for a rank that is gone") from error
         return said
 
     def broadcast(self, message: str) -> str:
         return self.gather(message if self.rank == 0 else "")[0]
-
-    def _tell(self, other: BinaryIO, said: object) -> None:
-        try:
-            other.write(json.dumps(said).encode() + b"\n")
-            other.flush()
-        except OSError as error:
-            raise RankLostError(f"rank {self.rank} waits for a rank that is gone") from error
-
-    def _hear(self, other: BinaryIO) -> Any:
-        try:
-            line = other.readline()
-        except OSError:
-            line = b""
-        if not line:
-            raise RankLostError(f"rank {self.rank} waits for a rank that is gone")
-        return json.loads(line)
 
 
 def world() -> World:
