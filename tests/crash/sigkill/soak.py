@@ -1,7 +1,6 @@
 """Lives that are killed with SIGKILL at moments drawn from a seed, each going on from the one before.
 
     python -m crash.sigkill.soak --kills 3000 --folder /disk/soak             (from tests/)
-    python -m crash.sigkill.soak --kills 500 --folder /disk/soak --bucket
 
 Each job draws K, a size, a retention, and a mirror or none; each life how it saves, its length and its end.
 
@@ -26,14 +25,12 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.runs.roots import LocalRoot, Root, Store
+from support.runs.roots import LocalRoot
 from support.runs.scenario import folders
-from support.servers.moto_server import MotoServer
 
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
@@ -49,17 +46,14 @@ _LONGEST_SECONDS = 120.0  # a life that lasts longer hangs
 class Job:
     """What all lives of one run have in common, and what an uninterrupted one has at each micro-step."""
 
-    def __init__(self, rng: random.Random, here: Path, store: Store | None) -> None:
+    def __init__(self, rng: random.Random, here: Path) -> None:
         self.cycle = rng.choice([1, 2, 3, 4, 7])
         self.size = rng.choice([1, 5, 300, 5_000, 60_000])
         self.keep = rng.randint(1, 4)
         self.has_mirror = rng.random() < 0.4
         self.lives = rng.choice([10, 30, 60])
         self.log = here / "lives.log"
-        far: Root = store.new() if store else LocalRoot(here / "far")
-        self.roots = [LocalRoot(here / "local"), far] if self.has_mirror or store is None else [far]
-        self.roots = self.roots[: 1 + self.has_mirror]
-        self.is_local = isinstance(self.roots[0], LocalRoot)
+        self.roots = [LocalRoot(here / name) for name in ("local", "far")[: 1 + self.has_mirror]]
         self._truth = self.new_run()
         self._digests = {0: self._truth.digest()}
 
@@ -99,7 +93,7 @@ class Life:
         way = rng.choice(["storage call", "time"])
         part = rng.choice(["before", "during", "after"])
         mean = 2.0 if part == "during" else 3.6  # of few calls there is a "during"
-        seconds = rng.uniform(0.001, 0.065 if job.is_local else 0.65) if way == "time" else _LONGEST_SECONDS
+        seconds = rng.uniform(0.001, 0.065) if way == "time" else _LONGEST_SECONDS
         steps, every = rng.randint(1, 12 * job.cycle), rng.randint(1, 2 * job.cycle + 1)
         return cls(steps, every, saving, way, int(rng.lognormvariate(mean, 0.9)) + 1, part, seconds)
 
@@ -210,7 +204,7 @@ class Story:
             assert (wrong := self.left_at(root)) == [], f"left at {root.url}: {wrong}"
             root.clear()
 
-    def left_at(self, root: Root) -> list[str]:
+    def left_at(self, root: LocalRoot) -> list[str]:
         tree, storage = root.tree(), root.storage()
         state, index = folders(tree), Index(storage)
         own = [name for name in map(CheckpointName.parse, state.committed) if not index.is_foreign(name)]
@@ -225,7 +219,6 @@ class Story:
         second = sorted(state.committed)[-2:][0][:7] if state.committed else ""
         wrong += [f"void {name}" for name in state.void if name[:7] < second]
         wrong += [key for key in tree if key.startswith("frozen/") and key.split("/")[1] not in living]
-        wrong += [f"unfinished upload {key}" for key in root.uploads()]
         lineage = Lineage(index, max(index.attempts)).whole()
         on_line = sum(CheckpointName.parse(name) in lineage for name in state.committed)
         if on_line > max(2, self.job.keep) + self.job.has_mirror:  # what is being uploaded is spared
@@ -241,32 +234,27 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1, help="of the first job; the next ones count from it")
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--bucket", action="store_true", help="in moto, instead of the disk")
     options = parser.parse_args()
     logging.getLogger("ckptkit").setLevel(logging.WARNING)
     counts: Counter[str] = Counter()
-    with MotoServer() if options.bucket else nullcontext() as server:
-        store = Store(server.endpoint) if server is not None else None
-        if store is not None:
-            store.products  # noqa: B018 - made here and not in each life, before anything is sent
-        for seed in itertools.count(options.seed):
-            if counts["killed"] >= options.kills:
-                break
-            here = options.folder / f"job-{seed}"
-            shutil.rmtree(here, ignore_errors=True)
-            here.mkdir(parents=True)
-            rng = random.Random(seed)
-            story = Story(Job(rng, here, store), rng, counts)
-            try:
-                for _ in range(story.job.lives):
-                    story.live()
-                story.finish()
-            except BaseException:
-                print(f"job {seed}: {vars(story.job)}\n{story.last}\nlog: {story.job.log}", flush=True)
-                raise
-            counts["jobs"] += 1
-            shutil.rmtree(here)
-            print(f"job {seed}: {dict(counts)}", flush=True)
+    for seed in itertools.count(options.seed):
+        if counts["killed"] >= options.kills:
+            break
+        here = options.folder / f"job-{seed}"
+        shutil.rmtree(here, ignore_errors=True)
+        here.mkdir(parents=True)
+        rng = random.Random(seed)
+        story = Story(Job(rng, here), rng, counts)
+        try:
+            for _ in range(story.job.lives):
+                story.live()
+            story.finish()
+        except BaseException:
+            print(f"job {seed}: {vars(story.job)}\n{story.last}\nlog: {story.job.log}", flush=True)
+            raise
+        counts["jobs"] += 1
+        shutil.rmtree(here)
+        print(f"job {seed}: {dict(counts)}", flush=True)
     json.dump(counts, sys.stdout, indent=1)
 
 
