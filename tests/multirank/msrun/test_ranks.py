@@ -32,20 +32,10 @@ def launched(tmp_path_factory, worker_id):
             fcntl.flock(lock, fcntl.LOCK_EX)
             kept = shared / f"launch-{mode}.json"
             if not kept.exists():
-                kept.write_text(json.dumps(launch(mode, shared / f"launch-{mode}")))
-        found = json.loads(kept.read_text())
-        assert isinstance(found, list), found
-        return found
+                kept.write_text(json.dumps(msrun(2, Path(job.__file__), shared / f"launch-{mode}", mode)))
+        return json.loads(kept.read_text())
 
     return of
-
-
-def launch(mode, folder):
-    """What each rank reported; or why there is nothing, which is not tried twice."""
-    try:
-        return msrun(2, Path(job.__file__), folder, mode)
-    except AssertionError as error:
-        return str(error)
 
 
 def by_one_rank(mode, name, k, cycles):
