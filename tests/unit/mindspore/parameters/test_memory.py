@@ -49,6 +49,12 @@ def train_step():
     return nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
 
 
+def compiled_step():
+    cell = train_step()
+    cell.construct = ms.jit(cell.construct)  # which hides the call of the optimizer
+    return cell
+
+
 def accumulating():
     return accumulation_cell(2)
 
@@ -71,6 +77,7 @@ class Saved:
 def test_memory_that_no_update_sees_fails_the_save():
     for change, name, make in (
         (replace_weight, "hidden.weight", train_step),
+        (replace_rate, "learning_rate", compiled_step),
         (load_bias, "out.bias", accumulating),
         (lambda cell: cell.optimizer.moment1[0].set_data(ROWS + 1), "moment1.hidden.weight", accumulating),
         (replace_rate, "learning_rate", accumulating),
