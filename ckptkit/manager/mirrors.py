@@ -395,8 +395,7 @@ class Chain:
     def finish(self, seconds_left: Countdown) -> None:
         """Do the same as `Uploads.finish` for every mirror at once, then raise the first failure."""
         failure: Exception | None = None
-        for uploads in self._uploads:
-            uploads.urge()
+        self.urge()
         with HEARTBEAT.during(Phase.STORAGE):
             for uploads in sorted(self._uploads, key=lambda uploads: not uploads.mirror.required):
                 try:
@@ -405,6 +404,10 @@ class Chain:
                     failure = failure or error
         if failure is not None:
             raise failure
+
+    def urge(self) -> None:
+        for uploads in self._uploads:
+            uploads.urge()
 
     def abandon(self) -> None:
         """Let the exit wait for no upload; a later start completes or removes what is half uploaded."""

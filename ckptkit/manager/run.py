@@ -362,6 +362,8 @@ class Run:
         quietly = ended_by is not None
         left = countdown(timeout := self._limited(timeout))
         try:
+            if not self._is_given_up:
+                self.mirrors.urge()  # now, since the wait for the last save may raise
             self.wait(timeout, for_uploads=self._is_given_up)
             if not self._is_given_up:
                 self.mirrors.finish(left)  # which waits for each mirror as that deserves

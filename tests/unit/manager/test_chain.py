@@ -13,7 +13,7 @@ from unit.manager import test_mirror as mirror
 from unit.manager.test_mirror import LONG, Homed, _no_waiting, check_homes, committed, strike_each_call, warnings_in  # noqa: F401
 
 from ckptkit.core.worker import NoThreadError, Worker
-from ckptkit.errors import StorageError
+from ckptkit.errors import SaveFailedError, StorageError
 from ckptkit.manager import mirrors
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror
@@ -131,9 +131,8 @@ def test_stuck_mirror_does_not_hold_up_the_end_of_others(tmp_path, caplog, monke
 
 def test_pace_of_a_mirror(tmp_path):
     now = [100.0]
-    life = Life(
-        tmp_path, mirrors=({}, {"every": timedelta(minutes=10), "keep": KeepLatest(9)}), monotonic=lambda: now[0]
-    )
+    paced = {"mirrors": ({}, {"every": timedelta(minutes=10), "keep": KeepLatest(9)}), "monotonic": lambda: now[0]}
+    life = Life(tmp_path, **paced)
     life.restore()
     failing = life.homes["bucket"].inject(Fault("error", operations={"write"}))
     life.saved_at(0)
@@ -153,6 +152,13 @@ def test_pace_of_a_mirror(tmp_path):
     assert committed(tmp_path, "neighbour") == [name_at(1, 5), name_at(1, 6)]
     life.manager.close()  # the last one is never left behind
     assert committed(tmp_path, "bucket")[-1] == name_at(1, 6)
+    life = started(tmp_path, 7, on_save_error="raise", **paced)
+    life.homes["memory"].inject(Fault("error", operations={"write"}, times=None))
+    life.save_at(8)
+    with pytest.raises(SaveFailedError, match="background save failed"):
+        life.manager.close()  # nor is it if the save after it fails
+    life.settle()
+    assert committed(tmp_path, "bucket")[-1] == name_at(2, 7)
 
 
 def test_bandwidth_bounds_uploads_until_the_end(tmp_path):
