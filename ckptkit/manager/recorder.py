@@ -387,7 +387,7 @@ def numbers_of(values: Values) -> dict[str, float]:
 
 
 def _number(value: Any) -> float | None:
-    if value is None or isinstance(value, float):
+    if value is None or type(value) is float:  # not those of NumPy, whose sums may raise
         return value
     if hasattr(value, "asnumpy") and not _has_one_item(value):
         value = value.asnumpy()
