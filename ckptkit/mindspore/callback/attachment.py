@@ -30,7 +30,8 @@ _log = logging.getLogger("ckptkit")
 
 _ARGUMENTS = ("epoch", "train_dataset", "callbacks", "initial_epoch")  # of ``Model.train`` and ``Model.fit``
 _MISSING = object()
-_ROOT = "_ckptkit_root"  # attribute of a method that an attachment has replaced
+# Attribute beside the methods that an attachment has replaced, which others may replace once more: tells its root.
+_ROOT = "_ckptkit_root"
 
 
 class Replaced:
@@ -53,8 +54,8 @@ class Replaced:
 
 def root_attached_to(owner: Any) -> str | None:
     """Return the run root of the callback that is attached to `Model` or to a trainer; None without one."""
-    root: str | None = getattr(owner.train, _ROOT, None)
-    return root
+    root: Callable[[], str] | None = vars(owner).get(_ROOT)
+    return None if root is None else root()
 
 
 class Attachment(abc.ABC):
@@ -84,7 +85,8 @@ class Attachment(abc.ABC):
         self._methods = " or ".join(f"{self._kind}.{name}" for name in names)
         self._is_called = self._runs = False
         self._last_call = LastCall(self._say_if_unused)
-        self._replaced = Replaced(owner, **{name: self._attached(name, getattr(owner, name)) for name in names})
+        methods = {name: self._attached(name, getattr(owner, name)) for name in names}
+        self._replaced = Replaced(owner, **methods, **{_ROOT: lambda: self._root})
 
     def _attached(self, name: str, start: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(start)
@@ -104,7 +106,6 @@ class Attachment(abc.ABC):
                 self._runs = False
             return returned
 
-        setattr(attached, _ROOT, self._root)
         return attached
 
     @abc.abstractmethod
