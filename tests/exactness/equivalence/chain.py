@@ -13,11 +13,11 @@ from exactness.equivalence.job import MICRO_STEPS, Case, Job, Kill, Tampering
 
 
 class Chain:
-    """One run below ``folder``, which is compared with an uninterrupted process."""
+    """One run below ``folder``, or at the ``root``, which is compared with an uninterrupted process."""
 
-    def __init__(self, case: Case, folder: Path, reference: list[Line] | None = None) -> None:
+    def __init__(self, case: Case, folder: Path, reference: list[Line] | None = None, root: str | None = None) -> None:
         self.case = case
-        self.root = str(folder / "run")
+        self.root = root if root is not None else str(folder / "run")
         self.reference = reference if reference is not None else run(Job(case, None, str(folder / "trace-reference")))
         assert steps(self.reference) == list(range(1, MICRO_STEPS + 1))
         self.covered: set[tuple[str, int]] = set()

@@ -112,6 +112,15 @@ def test_killed_and_resumed_equals_uninterrupted(case, tmp_path):
     hold(plan(case), case, Chain(case, tmp_path))
 
 
+# In a bucket, where each save takes longer: both modes, both ways to train, both ways to take the state.
+@pytest.mark.extended
+@pytest.mark.parametrize("case", [CASES[6], CASES[7], CASES[13]], ids=str)
+@pytest.mark.usefixtures("moto_in_environment")
+def test_killed_and_resumed_in_a_bucket_equals_uninterrupted(case, tmp_path, bucket):
+    hold(plan(case), case, Chain(case, tmp_path, root=f"s3://{bucket.name}/run"))
+    assert any(key.endswith("/COMMIT") for key in bucket.keys())  # noqa: SIM118 - of a bucket
+
+
 def hold(kills: list[Kill], case: Case, chain: Chain) -> None:
     """Let the processes of the chain die one after the other, and the last one end."""
     for kill in kills:
