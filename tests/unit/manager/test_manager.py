@@ -343,18 +343,21 @@ def test_save_that_never_ends_is_told_again(root, caplog):
     time, go_on = Manual(), threading.Event()
     storage = FaultyStorage(LocalStorage(root))
     manager, run = started(storage, save=SaveEvery(optimizer_steps=1), monotonic=time, events=False)
-    fault = storage.inject(Fault(lambda: go_on.wait(LONG.total_seconds()), operations={"write"}, key="*/manifest.json"))
+    hang = Fault(lambda: go_on.wait(LONG.total_seconds()), operations={"write"}, key="*/manifest.json", times=2)
+    storage.inject(hang)
     told = []
-    for minute in range(100):
-        time.now = 60.0 * minute
-        train(run, 4)
-        manager.step(run)
-        told += [minute] * caplog.text.count("training continues without new checkpoints")
-        caplog.clear()
-    go_on.set()
-    manager.wait()
-    assert fault.fired == 1
-    assert told == [10, 20, 40, 80]
+    for batches, minutes in [(4, range(100)), (8, range(100, 400))]:
+        go_on.clear()
+        for minute in minutes:
+            time.now = 60.0 * minute
+            train(run, batches)
+            manager.step(run)
+            told += [minute] * caplog.text.count("training continues without new checkpoints")
+            caplog.clear()
+        go_on.set()
+        manager.wait()
+    assert hang.fired == 2
+    assert told == [10, 20, 40, 80, 100 + 3 * 99]  # the first save took 99 minutes
 
 
 def test_new_metrics_are_saved_with_their_moment(root):

@@ -86,7 +86,7 @@ DURING = {  # what happens during which copy: by others, at copies of whom
     ("what", "first", "size", "buffer_bytes"),
     [
         *(("fence during copy ahead", first, 0, PLENTY) for first in (0, 90, 300)),
-        *(("writer during copy ahead", 0, size, PLENTY) for size in (1, 64)),
+        *(("writer during copy ahead", 0, size, PLENTY) for size in (1, 64, PLENTY)),
         *(("writer during copy ahead", 0, size, ONE_BUFFER) for size in (200, PLENTY)),
         *((f"copy ahead during {who}", 250, 0, PLENTY) for who in ("writer", "fence")),
     ],
