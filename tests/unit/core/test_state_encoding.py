@@ -97,7 +97,10 @@ Point = collections.namedtuple("Point", "x y")
 
 UNRESTORABLE = [
     *((value, f"user/x: a builtins.{type(value).__name__}") for value in ({1, 2}, object(), 1j, bytearray(b"x"))),
-    *((value, rf"user/x: a test_tree\.{type(value).__name__}") for value in (Colour.RED, Name("x"), Point(1, 2))),
+    *(
+        (value, rf"user/x: a test_state_encoding\.{type(value).__name__}")
+        for value in (Colour.RED, Name("x"), Point(1, 2))
+    ),
     (collections.defaultdict(int), r"user/x: a collections\.defaultdict"),
     ({"a": [0, {"b": ({1},)}]}, "user/x/a/1/b/0: a builtins.set"),
     ({"a/b": {1}}, "user/x/a~1b: a builtins.set"),
