@@ -289,7 +289,7 @@ class Chain:
     def reach(self, rank_sync: RankSync) -> None:
         """Find out which mirrors can be used; a collective in a job of many ranks, also without mirrors."""
         own = {mirror.storage.url: _fault_of(mirror.storage) for mirror in self._mirrors}
-        mine = json.dumps({url: str(fault or "") for url, fault in own.items()})
+        mine = json.dumps({url: fault and (str(fault) or type(fault).__name__) for url, fault in own.items()})
         first, *_ = by_rank = [*map(json.loads, rank_sync.gather(mine))]
         faults: dict[str, str] = {}  # of the mirrors that are away in some rank
         for rank, theirs in enumerate(by_rank):

@@ -486,6 +486,10 @@ def test_interpreter_exit_waits_for_upload(tmp_path):
     assert committed(tmp_path, "mirror") == committed(tmp_path, "local") == [name_at(1, 0)]
 
 
+def _say_nothing():
+    raise TimeoutError  # an error without words
+
+
 def test_a_start_without_its_mirror_is_refused(tmp_path):
     started(tmp_path, 2)
     before = tree(tmp_path)
@@ -494,6 +498,10 @@ def test_a_start_without_its_mirror_is_refused(tmp_path):
     with pytest.raises(StorageError, match=r"Mirror\(\.\.\., required=False\)") as caught:
         life.restore()
     assert isinstance(caught.value.__cause__, StorageError)
+    silent = Life(tmp_path)
+    silent.mirror.inject(Fault(_say_nothing, operations={"list"}))
+    with pytest.raises(StorageError, match="cannot be reached: TimeoutError"):
+        silent.restore()
     assert tree(tmp_path) == before
     # The same manager starts once it is back.
     life.mirror.clear()
