@@ -239,3 +239,4 @@ def test_takeover_at_a_mirror_ends_all_ranks(tmp_path: Path) -> None:
     ended = job(tmp_path, 10, ranks=2, faults={0: [("bucket", takeover)]})
     assert takeover.fired == 1
     assert [type(one.error) for one in ended] == [ck.StaleAttemptError] * 2
+    assert committed(tmp_path / "memory") == names(3)
