@@ -352,3 +352,5 @@ def test_what_a_refused_value_holds_is_packed_with_the_next():
         packing.slot([shared, [].append])
     packed = through_checkpoint(packing.slot({"held": shared}))
     assert Unpacker({}.get, class_of).slot(*packed) == {"held": [1]}
+    with pytest.raises(CannotPackError, match="a part of it could not be put back"):  # that slot is lost here
+        Unpacker({}.get, class_of).slot(*through_checkpoint(packing.slot([shared])))
