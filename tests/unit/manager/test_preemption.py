@@ -725,13 +725,23 @@ def test_ctrl_c_is_named_where_it_may_have_come():
 
 
 @pytest.mark.usefixtures("own")
-@pytest.mark.parametrize("last", ["listen", "leave without the wakeup descriptor"])
+@pytest.mark.parametrize("last", ["listen", "leave without the wakeup descriptor", "the rest of leave"])
 def test_signal_before_the_reader_wakes_is_acted_on(last):
     ears, earlier, later = Unwatched(), Hearing(), Hearing()
     ears.listen(earlier)
-    if last != "listen":
+    read = ears._read
+
+    def read_before():
+        ears._read, acts = read, read()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return acts
+
+    if last == "leave without the wakeup descriptor":
         signal.set_wakeup_fd(-1)  # as asyncio.run does
-    os.kill(os.getpid(), signal.SIGTERM)
+    if last == "the rest of leave":
+        ears._read = read_before
+    else:
+        os.kill(os.getpid(), signal.SIGTERM)
     if last == "listen":
         ears.listen(later)
         ears.leave(later)
