@@ -25,15 +25,15 @@ _HUGE_PAGE_BYTES = 2 << 20
 Bytes = npt.NDArray[np.uint8]
 
 
-def whole_of(size_bytes: int) -> int:
+def whole_state_bytes(size_bytes: int) -> int:
     """Return memory for a whole state: buffers have gaps, and unneeded ones are not made."""
     return size_bytes + size_bytes // 2
 
 
-def limit_of(size_bytes: int, buffer_bytes: int | None, *, is_remote: bool) -> int:
+def buffer_limit_bytes(size_bytes: int, buffer_bytes: int | None, *, is_remote: bool) -> int:
     """Return how much memory the copies of a state may take, by default or as ``buffer_bytes`` says."""
     if buffer_bytes is None:
-        buffer_bytes = whole_of(size_bytes) if is_remote else size_bytes // 4
+        buffer_bytes = whole_state_bytes(size_bytes) if is_remote else size_bytes // 4
     return max(BUFFER_BYTES, buffer_bytes)
 
 

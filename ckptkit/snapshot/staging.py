@@ -23,7 +23,16 @@ from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of, sample_of
 from ckptkit.core.worker import NoThreadError, Worker, each_of
 from ckptkit.format.shards import Shard, plan_shards
-from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes, Extent, Piece, limit_of, whole_of
+from ckptkit.snapshot.buffers import (
+    BUFFER_BYTES,
+    Buffer,
+    BufferPool,
+    Bytes,
+    Extent,
+    Piece,
+    buffer_limit_bytes,
+    whole_state_bytes,
+)
 from ckptkit.snapshot.partition import Part, partition, taken
 from ckptkit.snapshot.window import CopyAhead, Window
 
@@ -163,8 +172,8 @@ class StagingArea:
     def _limit(self, ahead: CopyAhead, size_bytes: int, ranks: int, taken_bytes: int) -> None:
         """Set the limits of memory for what the capture has taken and later copies may take."""
         margin_bytes = ahead.lacking_bytes // 8 + BUFFER_BYTES if ahead.lacking_bytes else 0
-        wanted_bytes = min(whole_of(size_bytes), ahead.lacking_bytes + margin_bytes)
-        limit_bytes = limit_of(size_bytes, self._buffer_bytes, is_remote=self._is_remote)
+        wanted_bytes = min(whole_state_bytes(size_bytes), ahead.lacking_bytes + margin_bytes)
+        limit_bytes = buffer_limit_bytes(size_bytes, self._buffer_bytes, is_remote=self._is_remote)
         # The fence makes none beyond its own limit: waiting for the writer is mostly faster than touching memory first.
         self._pool.limit_bytes = taken_bytes + limit_bytes
         ahead.limit_bytes = taken_bytes + (

@@ -88,16 +88,6 @@ def _instruction_of(frame: types.FrameType) -> dis.Instruction:
     return flow.instructions[flow.index_before(frame.f_lasti)]
 
 
-def for_targets(code: types.CodeType) -> frozenset[str]:
-    """Return the names that ``for`` statements assign."""
-    flow, names, is_target = _flow_of(code), set[str](), False
-    for instruction, accesses in zip(flow.instructions, flow.accesses, strict=True):
-        is_more = is_target and instruction.opname.startswith(("STORE_", "UNPACK_"))
-        is_target = is_more or instruction.opname == "FOR_ITER"
-        names |= {name for action, _, name in accesses if is_target and action == "STORE"}
-    return frozenset(names)
-
-
 @functools.lru_cache(maxsize=8192)
 def code_names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of the module and of attributes that code and the code within it read."""

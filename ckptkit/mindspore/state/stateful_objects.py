@@ -1,4 +1,4 @@
-"""Stores objects that do not define their own checkpoint state.
+"""Stores objects that do not define their own checkpoint state, and checks that the others take theirs.
 
 Guarantees: an object with its own ``state_dict()`` and ``load_state_dict()`` is stored by them. A random generator
 gives the same numbers after a restore, and spawns the same generators. For any other object, every parameter that it

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ckptkit.mindspore.observe import liveness
-from ckptkit.mindspore.observe.liveness import code_names, for_targets
+from ckptkit.mindspore.observe.liveness import code_names
 from tests.unit.mindspore.observe.test_frame_variables import INTERPRETERS
 
 # Prints what is live at the first `here` of each source, of the variables, which have one letter.
@@ -84,16 +84,3 @@ def test_names_of_code_and_of_what_lies_within_it():
     names, attributes = code_names(outer.__code__)
     assert names == {"json", "sys", "range"}
     assert attributes == {"dumps", "path"}
-
-
-def test_targets_of_for_statements():
-    def loop(given):
-        a = b = 0
-        for c in given:
-            d = c
-            for e, (f, g) in enumerate(given):
-                a += e + f + g
-                h = b
-        return d, h
-
-    assert for_targets(loop.__code__) == frozenset("cefg")
