@@ -149,6 +149,7 @@ def _of_one_test() -> Iterator[None]:
     scrubber._known.intersection_update(known)  # a password may be a word that the messages of the next test have
     scrubber._pattern = None
     preemption.SIGNALS._listeners.clear()
+    preemption.SIGNALS.leave(None)  # as the last one: what a signal of this test left is forgotten
     until = time.monotonic() + 10
     # A preemption that nobody settles ends this process half a minute later, in another test.
     while graces := [thread for thread in threading.enumerate() if thread.name == "ckptkit-grace"]:
