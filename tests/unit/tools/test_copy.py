@@ -377,7 +377,7 @@ def forgetful(root: Path) -> None:
     assert 3 not in attempts(tree(root))
 
 
-@pytest.mark.parametrize(("side", "ended", "stride"), [("source", False, 1), ("target", True, 4)])
+@pytest.mark.parametrize(("side", "ended", "stride"), [("source", False, 2), ("target", True, 5)])
 def test_copy_ends_beside_failed_starts_at_any_call(tmp_path, source, side, ended, stride):
     """The source forgets its failed start at any call of a copy, or of its update, which may die there."""
     failed_starts(source, 1)

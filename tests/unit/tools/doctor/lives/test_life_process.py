@@ -181,15 +181,16 @@ def test_error_that_a_launcher_puts_elsewhere_is_told(here):
     assert lived(here).last_words().count("LookupError: the tokens are gone") == 1
 
 
-def test_a_sound_script_is_exact(here, capsys):
-    code, report, _, cases = doctored(capsys)
+def test_a_sound_script_is_exact(repository, capsys):
+    """The report, the cases of JUnit and the card of one examination."""
+    code, report, _, cases = doctored(capsys, card=repository / "cards/card.md")
     assert code == 0
     assert report["exact"]
     assert report["diagnosis"] is report["difference"] is None
     assert [life["exit_code"] for life in report["lives"]] == [0, 0, -9, -9, 0]
     assert report["lives"][-1]["began_at"] > 0
     assert report["seconds"] > sum(life["seconds"] for life in report["lives"]) > 0
-    assert sorted(path.name for path in here.iterdir()) == ["ci", "train.py"]
+    assert sorted(path.name for path in repository.iterdir()) == [".git", "cards", "ci", "train.py"]
     assert cases == [
         ("uninterrupted", None, ""),
         ("uninterrupted, once more", None, ""),
@@ -199,12 +200,29 @@ def test_a_sound_script_is_exact(here, capsys):
     ]
     times = [float(case.attrib["time"]) for case in read_junit("ci/doctor.xml").iter("testcase")]
     assert all(0 < seconds < 60 for seconds in times)
+    text, fields = card_in(repository)
+    assert text.startswith("# Resume card of train.py, none: PASS\n")
+    assert "- exact: every interrupted life is the uninterrupted one, bit for bit" in text
+    expected = {
+        **{"status": "verified", "differences": 0, "sentinels_match": True, "mode": "none"},
+        **{"absolute_tolerance": 0, "relative_tolerance": 0, "sentinel_steps": "every micro-step from 1 to 9"},
+        **{"micro_steps_compared": 21, "values_per_micro_step": 3, "commit": git("rev-parse", "HEAD")},
+        "command": f"ckptkit doctor --steps 9 --kills 2 -- {Path(sys.executable).name} train.py",
+    }
+    assert {name: fields[name] for name in expected} == expected
+    assert [kill["after"] for kill in fields["kills"]] == [3, 7]
+    assert fields["kills"][0] == {"after": 3, "own_saves": False, "resumed_after": 2, **MIDDLE}
+    assert [0 < seconds < 60 for seconds in fields["seconds_to_new_micro_step"]] == [True, True]
+    assert 0 <= fields["stall_seconds"] < 60
 
 
 def test_the_scripts_own_saves_are_examined(here, capsys):
-    """It is killed once after one of them, and resumed without its root, from its mirror."""
+    """It is killed once after one of them, and resumed without its root, from its mirror. The card names no folder."""
     (here / "train.py").write_text(NUMPY_SCRIPT.replace("root, save=every)", 'root, mirror="backup", save=every)'))
-    code, out, _, cases = doctored(capsys, "own", own_saves=True, kills=1, as_json=False)
+    folders = [str(here / "with a space/data"), f"--data={here}/x", f"{here}/sub/y.bin", "s3://bucket/deep/key"]
+    program = [sys.executable, str(here / "train.py"), "own", *folders]
+    card = here / "cards/card.md"
+    code, out, _, cases = doctored(capsys, program=program, own_saves=True, kills=1, as_json=False, card=card)
     assert code == 0, out
     assert cases[4:] == [
         ("life 5: begun afresh, killed after micro-step 5, its own saves", None, ""),
@@ -214,6 +232,11 @@ def test_the_scripts_own_saves_are_examined(here, capsys):
         "9 micro-steps, 6 lives, killed after [3], and after 5 with its own saves, resumed from the mirror alone"
     )
     assert not (here / "backup").exists()
+    text, fields = card_in(here)
+    assert str(here) not in text
+    assert "--own-saves" in fields["command"]
+    assert fields["command"].endswith("train.py own data --data=x y.bin s3://bucket/deep/key")
+    assert [kill["own_saves"] for kill in fields["kills"]] == [False, True]
 
 
 def test_first_run_that_trains_is_examined_and_the_other_is_resumed_with_it(here, capsys):
@@ -247,7 +270,7 @@ def test_run_that_begins_after_the_examined_one_goes_on_in_every_life(here, caps
     ],
 )
 def test_inexact_script_gets_diagnosis(here, capsys, what, code, word):
-    exit_code, out, _, cases = doctored(capsys, what, as_json=False)
+    exit_code, out, _, cases = doctored(capsys, what, as_json=False, card=here / "cards/card.md")
     assert exit_code == 1
     assert [end for _, end, _ in cases] == [*[None] * (len(cases) - 1), "failure"]
     assert cases[-1][2].startswith(f"{code}: ")
@@ -255,9 +278,20 @@ def test_inexact_script_gets_diagnosis(here, capsys, what, code, word):
     assert [line.partition(":")[0] for line in told] == ["first difference", "seen in", "diagnosis", "cause", "fix"]
     assert told == [line for line in out.splitlines() if line in told]
     assert word in told[3]
+    text, fields = card_in(here)
+    assert text.startswith("# Resume card of train.py, none: FAIL\n")
+    assert "- first difference: micro-step " in text
+    assert ("- diagnosis: never-resumed: " in text) == (what == "other-root")
+    assert (fields["status"], fields["sentinels_match"]) == ("failed", False)
+    assert re.fullmatch(r"from \d on", fields["differences"])
+    assert fields["seconds_to_new_micro_step"][-1] is None
+    assert re.search(r"(?<![\w.~:/])/\w", text) is None, text
 
 
 def test_what_cannot_be_examined_is_told_with_its_reason(here, capsys):
+    """An earlier card does not stay."""
+    card = here / "cards/card.md"
+    card.parent.mkdir()
     for text, expected, words, said in (
         ([*command("blind")], 2, "no observer()", "no observer()"),
         ([*command("crashes")], 1, "ended with exit code 1", "out of luck"),
@@ -265,7 +299,9 @@ def test_what_cannot_be_examined_is_told_with_its_reason(here, capsys):
         (["no-such-program"], 2, "no-such-program cannot be started", "cannot be started"),
         ([], 2, "give the command", "-- python train.py"),
     ):
-        code, out, err, ((name, outcome, message),) = doctored(capsys, program=text)
+        card.write_text("# Resume card of train.py: PASS\n")
+        code, out, err, ((name, outcome, message),) = doctored(capsys, program=text, card=card)
+        assert [*card.parent.iterdir()] == [], text
         assert (code, out, name, outcome) == (expected, "", "examination", "error"), text
         assert words in message, text
         assert said in err, text
@@ -276,13 +312,26 @@ def test_what_cannot_be_examined_is_told_with_its_reason(here, capsys):
     assert not Path("ci/doctor.xml").exists()
 
 
-def doctored(capsys, *what: str, program: list[str] | None = None, as_json: bool = True, **options):
+def doctored(
+    capsys, *what: str, program: list[str] | None = None, as_json: bool = True, card: Path | None = None, **options
+):
     chosen = DoctorOptions(**{"steps": 9, "kills": 2, **options})
     junit = Path("ci/doctor.xml")
-    code = run_doctor(command(*what) if program is None else program, chosen, keep=None, as_json=as_json, junit=junit)
+    program = command(*what) if program is None else program
+    code = run_doctor(program, chosen, keep=None, as_json=as_json, junit=junit, card=card)
     captured = capsys.readouterr()
     out = json.loads(captured.out) if as_json and captured.out else captured.out
     return code, out, captured.err, cases_of(junit)
+
+
+def card_in(folder: Path) -> tuple[str, dict]:
+    """The text and the fields of a card."""
+    text = (folder / "cards/card.md").read_text()
+    block = re.search("```yaml\n(.*)\n```", text, re.DOTALL)
+    assert block is not None
+    return text, {
+        name: json.loads(value) for name, _, value in (line.partition(": ") for line in block[1].splitlines())
+    }
 
 
 def told_of(report, capsys, monkeypatch, **options):
@@ -362,61 +411,6 @@ def git(*words: str) -> str:
     return subprocess.run(["git", *words], check=True, capture_output=True, text=True).stdout.strip()  # noqa: S607
 
 
-def card_of(repository: Path, *what: str, kills: int = 2, code: int = 0) -> tuple[str, dict]:
-    """The text and the fields of a card of ``train.py``, which is called by its whole path."""
-    command = [sys.executable, str(repository / "train.py"), *what]
-    options = DoctorOptions(steps=9, kills=kills, own_saves="own" in what)
-    assert run_doctor(command, options, keep=None, as_json=False, card=repository / "cards/card.md") == code
-    text = (repository / "cards/card.md").read_text()
-    block = re.search("```yaml\n(.*)\n```", text, re.DOTALL)
-    assert block is not None
-    return text, {
-        name: json.loads(value) for name, _, value in (line.partition(": ") for line in block[1].splitlines())
-    }
-
-
-def test_card_of_exact_script_says_pass_and_what_was_compared(repository):
-    text, fields = card_of(repository)
-    assert text.startswith("# Resume card of train.py, none: PASS\n")
-    assert "- exact: every interrupted life is the uninterrupted one, bit for bit" in text
-    expected = {
-        **{"status": "verified", "differences": 0, "sentinels_match": True, "mode": "none"},
-        **{"absolute_tolerance": 0, "relative_tolerance": 0, "sentinel_steps": "every micro-step from 1 to 9"},
-        **{"micro_steps_compared": 21, "values_per_micro_step": 3, "commit": git("rev-parse", "HEAD")},
-        "command": f"ckptkit doctor --steps 9 --kills 2 -- {Path(sys.executable).name} train.py",
-    }
-    assert {name: fields[name] for name in expected} == expected
-    assert [kill["after"] for kill in fields["kills"]] == [3, 7]
-    assert fields["kills"][0] == {"after": 3, "own_saves": False, "resumed_after": 2, **MIDDLE}
-    assert [0 < seconds < 60 for seconds in fields["seconds_to_new_micro_step"]] == [True, True]
-    assert 0 <= fields["stall_seconds"] < 60
-
-
-def test_card_of_other_script_says_fail_and_the_first_difference(repository):
-    text, fields = card_of(repository, "other-root", kills=1, code=1)
-    assert text.startswith("# Resume card of train.py, none: FAIL\n")
-    assert "- first difference: micro-step " in text
-    assert "- diagnosis: never-resumed: " in text
-    assert (fields["status"], fields["sentinels_match"]) == ("failed", False)
-    assert re.fullmatch(r"from \d on", fields["differences"])
-    assert fields["seconds_to_new_micro_step"] == [None]
-    assert re.search(r"(?<![\w.~:/])/\w", text) is None, text
-
-
-def test_card_names_no_folder_of_the_command_and_has_own_saves(repository):
-    folders = [
-        str(repository / "with a space/data"),
-        f"--data={repository}/x",
-        f"{repository}/sub/y.bin",
-        "s3://bucket/deep/key",
-    ]
-    text, fields = card_of(repository, "own", *folders, kills=1)
-    assert str(repository) not in text
-    assert "--own-saves" in fields["command"]
-    assert fields["command"].endswith("train.py own data --data=x y.bin s3://bucket/deep/key")
-    assert [kill["own_saves"] for kill in fields["kills"]] == [False, True]
-
-
 def test_kill_of_one_rank_names_it():
     lines = [stepped(1), stepped(2), stepped(3), SavedEvent(step=2)]
     ranks = tuple(life(lines, planned_kill=3, killed_ranks=(1,), rank=rank) for rank in (0, 1))
@@ -424,14 +418,6 @@ def test_kill_of_one_rank_names_it():
     where = {"epoch": 0, "batch": 2, "in_cycle": "2/3"}
     assert kill == {"after": 3, "rank": 1, "own_saves": False, "resumed_after": 2, **where}
     assert _kill(life([stepped(1)], planned_kill=1, ranks=ranks))["rank"] == "all"
-
-
-def test_failed_examination_leaves_no_card(here, capsys):
-    (here / "cards").mkdir()
-    (here / "cards/card.md").write_text("# Resume card of train.py: PASS\n")
-    options = DoctorOptions(steps=9, kills=1)
-    assert run_doctor(command("crashes"), options, keep=None, as_json=False, card=Path("cards/card.md")) == 1
-    assert [*(here / "cards").iterdir()] == []
 
 
 def test_commit_tells_whether_the_repository_was_modified(repository, tmp_path_factory):
