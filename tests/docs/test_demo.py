@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -45,13 +46,19 @@ def test_killed_three_times_and_not_one_bit_differs(mode: str, tmp_path: Path) -
 
 
 def test_absent_device_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
     def start(folder: Path, name: str, *_: object) -> subprocess.Popen[bytes]:
         (folder / f"{name}.trace").write_text('{"mindspore": "2.7.1", "absent": "no driver"}\n')
-        return subprocess.Popen(["true"])  # noqa: S607
+        started.append(subprocess.Popen(["true" if started else "cat"], stdin=subprocess.PIPE))
+        return started[-1]
 
     monkeypatch.setattr(demo, "_start", start)
     with pytest.raises(WrongUsageError, match=r"^MindSpore 2\.7\.1 cannot use GPU here: no driver\.\n.*nvidia-smi"):
         demo.run_demo(None, "graph", 1, "GPU")
+    assert [process.returncode for process in started] == [-signal.SIGKILL, 0]
+    for process in started:
+        process.communicate()
 
 
 def on_device() -> tuple[demo.DemoLife, list[demo.DemoLife]]:

@@ -111,7 +111,8 @@ def run_demo(
                     _watch(process, folder, bars, {killed_bar: name, straight_bar: "uninterrupted"})
                 finally:
                     process.kill()
-                lives.append(_life(folder, name, death, process.wait()))
+                    exit_code = process.wait()
+                lives.append(_life(folder, name, death, exit_code))
                 if why := lives[-1].about.get("absent"):
                     raise WrongUsageError(_absent(device, lives[-1].about["mindspore"], why))
                 expected = -signal.SIGKILL if when else 0
@@ -120,7 +121,8 @@ def run_demo(
             _watch(straight, folder, bars, {straight_bar: "uninterrupted"})
         finally:
             straight.kill()
-        reference = _life(folder, "uninterrupted", "ran to the end", straight.wait())
+            exit_code = straight.wait()  # what it writes is over before its folder goes
+        reference = _life(folder, "uninterrupted", "ran to the end", exit_code)
         if reference.exit_code != 0:
             return _report_crash(folder, "uninterrupted", reference, options)
     code = _verdict(console, reference, lives)
