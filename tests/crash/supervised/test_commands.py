@@ -74,6 +74,15 @@ def test_sigterm_past_the_supervisor_is_no_preemption(tmp_path: Path, number: si
     assert causes(tmp_path)[0] == cause
 
 
+def test_signal_between_lives_is_the_end(tmp_path: Path) -> None:
+    for number, word, exit_code in ((signal.SIGUSR1, "SIGUSR1", 143), (signal.SIGINT, "Ctrl-C", 130)):
+        job = Supervised(["sh", "-c", "exit 3"], folder=tmp_path)
+        line_of(job, "the next life begins in 1 s")
+        job.process.send_signal(number)
+        assert job.end() == exit_code, job.stderr
+        assert f"{word} arrived: no other life begins" in job.stderr
+
+
 def test_sigterm_is_passed_on_and_not_followed_by_a_life(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
     job = started(tmp_path, ["sh", "-c", f"{PYTHON} endless.py; exit $?"])
