@@ -99,6 +99,15 @@ def test_prune_removes_only_what_was_planned(root):
     check_new_start(root, latest=NEWEST)
 
 
+def test_what_a_rule_drops_after_the_plan_stays(root):
+    plan = planned(root)
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    newer = [life.saved_at(14), life.saved_at(16)]
+    assert pruned(root, plan=plan).removed == sorted([*LATER["on the lineage"], *LATER["off"]])
+    assert committed(root) == [SECOND, NEWEST, *newer]
+
+
 def test_rules_say_which_of_them_keeps(root):
     goes, stays = why(root, Rule("latest:3", KeepLatest(3)), Rule("every:1", KeepEvery(optimizer_steps=1)))
     assert goes == [name_at(1, 2), name_at(1, 6)]

@@ -513,11 +513,13 @@ def test_copy_of_one_checkpoint_continues_like_source(source, tmp_path):
         assert files[f"attempts/{own:06d}.json"] == (source / f"attempts/{own:06d}.json").read_bytes()
         assert documents[own + 1]["parent"] == name
         assert documents[own + 1]["token"] not in (documents[own]["token"], done.run_id)
+        failed_starts(target, 4)  # forgotten, but not what ends the copy
+        assert own + 1 in attempts(tree(target))
         life = Life(target)
         assert life.restore().checkpoint == name
         assert life.run.digest() == digest_at(at)
-        assert life.saved_at(at + 4) == name_at(own + 2, at + 4)
-        assert digest_of(target, name_at(own + 2, at + 4)) == digest_at(at + 4)
+        assert life.saved_at(at + 4) == name_at(own + 6, at + 4)
+        assert digest_of(target, name_at(own + 6, at + 4)) == digest_at(at + 4)
     broken = FaultyStorage(LocalStorage(tmp_path / "latest"), [Fault("kill", operations={"write"}, nth=2)])
     with pytest.raises(Killed):
         copy(source, broken, "latest")

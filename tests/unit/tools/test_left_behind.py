@@ -1,5 +1,6 @@
 """What a dead training left at its root reaches the mirrors, once and never over something newer."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -133,8 +134,10 @@ def test_lock_of_a_root_is_shared_by_trainings_and_held_alone_by_an_upload(tmp_p
     other.share()
     for lock in (sharing, other):
         assert not alone.take_alone()
+        forked = os.dup(lock._descriptor)  # as a process has it that was forked meanwhile
         lock.release()
     assert alone.take_alone()
+    os.close(forked)
     alone.release()
     other.share()
 

@@ -1,3 +1,4 @@
+import itertools
 import signal
 from datetime import timedelta
 
@@ -5,6 +6,7 @@ import pytest
 from support.heartbeats import life_of, record_of
 
 from ckptkit.manager.heartbeat import Phase
+from ckptkit.tools.supervisor import supervisor
 from ckptkit.tools.supervisor.diagnosis import (
     CODE_OR_DATA,
     GIVEN_UP,
@@ -14,7 +16,8 @@ from ckptkit.tools.supervisor.diagnosis import (
     place_of,
 )
 from ckptkit.tools.supervisor.hang import Hang, RunLimits, Stack, Watch
-from ckptkit.tools.supervisor.supervisor import pause_before
+from ckptkit.tools.supervisor.life import Job
+from ckptkit.tools.supervisor.supervisor import Supervisor, pause_before
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{}\n'
 DEAD = "child process 7, probably a data worker, was killed by SIGKILL"
@@ -297,3 +300,23 @@ def test_ranks_that_wait_for_an_evaluation_do_not_hang():
     both = ranks({"phase": Phase.EVALUATING, "entered_at": 0.0}, {"stepped_at": 0.0})
     assert hang_of(watch(), both, 60.0) is None
     assert hang_of(watch(), both, 120.0) is not None
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signal_while_a_hang_is_ended_is_the_end(monkeypatch, number, exit_code):
+    class Runner:
+        def __init__(self, *_):
+            pass
+
+        def run(self, life, folder):
+            assert life == 1
+            return life_of(record := record_of(), hang=Hang(record, 25.0), asked=number, returncode=-9)
+
+    monkeypatch.setattr(supervisor, "LifeRunner", Runner)
+    monkeypatch.setattr(supervisor, "become_reaper", lambda: None)
+    said = []
+    job = Job(
+        [], {}, RunLimits(), said.append, said.append, monotonic=itertools.count(200, 1000).__next__, clock=lambda: None
+    )
+    assert Supervisor(job, token="0" * 32, open_root=None).run() == exit_code
+    assert said[-1].endswith("arrived: no other life begins")
