@@ -44,7 +44,7 @@ def test_leaves_in_any_pieces():
 
 
 def test_frozen_leaf_changed_while_written_is_demoted(tmp_path):
-    """It changes between its name, which is its digest, and its bytes; the save is refused."""
+    """It changes between its name, which is its digest, and its bytes, or before both; the save is refused."""
     leaves = leaves_of(2 << 20, 100, lifetime="frozen")
 
     class Changing(LocalStorage):
@@ -63,6 +63,12 @@ def test_frozen_leaf_changed_while_written_is_demoted(tmp_path):
             frozen.share(StagingArea().open(capture, SaveCost(), Handling()), 0)
         assert (storage.changed, frozen.demoted) == (number + 1, demoted)
     assert not frozen.settled
+    frozen = FrozenShards(LocalStorage(tmp_path), attempt, lambda: None)
+    window = StagingArea().open(capture, SaveCost(), Handling())
+    leaves[0].array[0] ^= 1  # before the writer has read a byte
+    with pytest.raises(StateMismatchError, match="declared frozen: leaf0\\."):
+        frozen.share(window, 0)
+    assert frozen.demoted == {"leaf0"}
 
 
 def test_exhausting_takes_memory_of_its_size():

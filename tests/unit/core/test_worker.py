@@ -166,20 +166,26 @@ def test_only_a_missing_thread_is_taken_for_one(monkeypatch):
         assert raised.value is error
 
 
-def test_thread_of_the_process_that_forked_is_lost():
+def test_thread_of_the_process_that_forked_is_lost(monkeypatch):
+    """Whether it runs, waits for its turn, or was never started."""
     go, begun = threading.Event(), threading.Event()
     running = Worker(lambda: (begun.set(), go.wait(LONG_SECONDS)), "test")
     running.start()
     assert begun.wait(LONG_SECONDS)
-    waiting = Worker(Work(), "test")
+    waiting, late = Worker(Work(), "test"), Worker(Work(), "test")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda thread: None)
+        late.start()
     child = os.fork()
     if not child:
         # One of these may get the id of the lost one.
         others = [Worker(lambda: go.wait(LONG_SECONDS), "other") for _ in range(3)]
         for other in others:
             other.start()
-        os._exit(0 if running.is_lost and waiting.is_lost and not any(other.is_lost for other in others) else 1)
+        lost = all(one.is_lost for one in (running, waiting, late))
+        os._exit(0 if lost and not any(other.is_lost for other in others) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not late.is_lost
     go.set()
     assert joined(running)
 

@@ -184,12 +184,13 @@ def test_concurrent_retention_is_no_problem(root, monkeypatch, operation):
 def test_damaged_blocks_of_sharded_leaf_name_tensor():
     values = np.arange(64, dtype=np.float32)
     parts = [[leaf(name, values, Box((128,), (64 * rank,))) for name in "ab"] for rank in range(2)]
-    storage = write_ranks(parts, block_bytes=64)
+    storage = write_ranks(parts, block_bytes=32)  # the last tensor begins with a block
     storage.files["run.json"] = encode(RunDocument(run_id="1" * 32, created_at="then").sealed())
     assert audited(None, storage=storage).is_fine
     key = f"{NAME.rank_folder(1)}/weights-000.safetensors"
     sound = storage.files[key]
-    for at, tensors in ((len(sound) - 1, ("b",)), (10, ())):  # of the last tensor, and of the header
+    first, last = len(sound) - values.nbytes, len(sound) - 1  # bytes of the last tensor
+    for at, tensors in ((first, ("b",)), (last, ("b",)), (10, ())):  # the last of these is of the header
         storage.files[key] = sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :]
         (problem,) = problems(audited(None, storage=storage), str(NAME))
         assert problem.tensors == tensors

@@ -113,6 +113,11 @@ def test_run_that_went_back_has_another_course(tmp_path):
         courses.append(course_of(story))
         assert list(values_of(rows, "loss")) == list(range(1, steps + 1))
     assert courses == [str(story.run_id), str(story.run_id), f"{story.run_id}/3"]
+    assert [attempt.redone_from for attempt in story.attempts] == [
+        4,
+        4,
+        None,
+    ]  # the third went back further than the second
 
 
 class Sink:
@@ -153,7 +158,7 @@ def test_prometheus_file_has_newest_values(tmp_path):
 
 
 def test_follower_writes_until_the_run_has_finished(tmp_path, monkeypatch, capsys):
-    """It may begin before the run does, and it outlives failures, each of which is told once."""
+    """It may begin before the run does, and it outlives failures; each outage is told once."""
     sink, clock = Sink(), Clock()
     life = Life(LocalStorage(tmp_path / "run"), clock, "node", save=SaveEvery(optimizer_steps=4))
     moments = iter(range(8))
@@ -167,6 +172,8 @@ def test_follower_writes_until_the_run_has_finished(tmp_path, monkeypatch, capsy
                 life.train(8)
                 sink.failures = ["no server", "no server"]
             case 6:
+                sink.failures = ["no server"]
+            case 7:
                 life.train(12)
                 life.manager.save_final(life.run)
                 life.manager.close()
@@ -176,9 +183,9 @@ def test_follower_writes_until_the_run_has_finished(tmp_path, monkeypatch, capsy
     assert sink.is_closed
     said = capsys.readouterr()
     assert said.out == "written up to step 12\n"
-    first, second = [line for line in said.err.splitlines() if "trying again" in line]
+    first, *others = [line for line in said.err.splitlines() if "trying again" in line]
     assert "so there is no run" in first
-    assert second == "no server; trying again"
+    assert others == ["no server; trying again"] * 2
     broken, other = Sink(), Sink()
     broken.failures = ["no server"]
     with pytest.raises(StorageError, match="no server"):  # it stops no other monitor
