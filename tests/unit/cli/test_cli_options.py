@@ -191,16 +191,16 @@ def ended(cause_code):
     return LifeLog("0" * 32, pytest.fail, print).enter(life, RestartBudget(9).judge(life, diagnose(life)), 2.5)
 
 
-def read(path):
+def read(path, number="micro_step"):
     if path.suffix == ".json":
         values = json.loads(path.read_text())
-        steps = {(rank["rank"], rank["phase"]): rank["micro_step"] for rank in values["ranks"]}
+        steps = {(rank["rank"], rank["phase"]): rank[number] for rank in values["ranks"]}
         return values["lives"], values["seconds"], steps
     families = {family.name: family.samples for family in text_string_to_metric_families(path.read_text())}
     lives = {sample.labels["cause"]: sample.value for sample in families["ckptkit_lives"]}
     seconds = {sample.labels["phase"]: sample.value for sample in families["ckptkit_seconds"]}
     steps = {
-        (int(sample.labels["rank"]), sample.labels["phase"]): sample.value for sample in families["ckptkit_micro_step"]
+        (int(sample.labels["rank"]), sample.labels["phase"]): sample.value for sample in families[f"ckptkit_{number}"]
     }
     return lives, seconds, steps
 
@@ -213,12 +213,13 @@ def test_ranks_and_lives_are_written(tmp_path, name):
     metrics.update(ranks)
     lives, seconds, steps = read(path)
     assert (lives, seconds, steps) == ({}, {"training": 10.0}, {(0, "training"): 40, (1, "training"): 41})
-    ranks[0].micro_step = 50
+    ranks[0].micro_step, ranks[0].restored_step = 50, 30
     metrics.update(ranks)
     assert read(path)[2][0, "training"] == 40  # not yet
     clock.now += 5
     metrics.update(ranks)
     assert read(path)[2][0, "training"] == 50
+    assert read(path, "committed_step")[2][0, "training"] == 30  # this life has committed nothing yet
     event = ended(-9)
     metrics.end_life(event)
     lives, seconds, steps = read(path)

@@ -163,6 +163,10 @@ def test_first_error_counts(heart, tmp_path):
     record = read(tmp_path)
     assert (record.text("error"), record.text("message"), record.text("how")) == ("ValueError", "bad", "failed")
     assert (record.phase, record.last_phase) == (Phase.ENDED, Phase.TRAINING)
+    heart.begin()  # the next training of the process
+    heart.fail(OSError("its own"))
+    record = read(tmp_path)
+    assert (record.text("error"), record.text("message"), record.text("how")) == ("OSError", "its own", "")
 
 
 def test_folder_that_is_gone_is_a_warning(monkeypatch, tmp_path, caplog):

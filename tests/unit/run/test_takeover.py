@@ -5,7 +5,7 @@ import sys
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from support.runs.scenario import Life, digest_at, name_at, tree
+from support.runs.scenario import Life, corrupt, digest_at, name_at, tree
 from support.thread_ranks import results_of, run_ranks
 
 from ckptkit.errors import ResumeError, StaleAttemptError
@@ -106,7 +106,7 @@ def complete(root, **options):
 
 
 @pytest.mark.parametrize(("host", "wish"), [(ALIVE, "refuse"), (ELSEWHERE, "warn"), ("node", "refuse")])
-def test_start_with_nothing_to_train_takes_nothing_over(root, host, wish, monkeypatch):
+def test_start_with_nothing_to_train_takes_nothing_over(root, host, wish, monkeypatch, caplog):
     monkeypatch.setenv("CKPTKIT_TAKEOVER", wish)
     first = started(root, host)
     before = tree(root)
@@ -121,6 +121,9 @@ def test_start_with_nothing_to_train_takes_nothing_over(root, host, wish, monkey
     second.manager.close()
     assert tree(root) == before
     assert first.saved_at(8) == name_at(1, 8)
+    corrupt(root, name_at(1, 8))
+    assert complete(root).restore().checkpoint == name_at(1, 4)
+    assert f"passed over {name_at(1, 8)}" in caplog.text
 
 
 def test_many_ranks_take_nothing_over_together(root):

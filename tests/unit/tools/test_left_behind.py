@@ -139,6 +139,12 @@ def test_lock_of_a_root_is_shared_by_trainings_and_held_alone_by_an_upload(tmp_p
     assert alone.take_alone()
     os.close(forked)
     alone.release()
+    with ck.CheckpointManager(tmp_path / "root", mirror=tmp_path / "far", save=ON_REQUEST) as manager:
+        manager.restore(run := NumpyRun(accumulation_steps=CYCLE))
+        manager.save(run)
+    of_root = RootLock(LocalStorage(tmp_path / "root"))
+    assert of_root.take_alone(), "the training has ended, though its process has not"
+    of_root.release()
     other.share()
 
     class Remote(LocalStorage):

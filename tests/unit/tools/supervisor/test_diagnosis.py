@@ -183,12 +183,13 @@ def test_second_death_in_the_same_micro_step_ends_it():
 
 
 def test_runs_of_one_command_make_progress_by_themselves():
-    budget = RestartBudget(2)
-    first = record_of(Phase.ENDED, root="a", micro_step=1000, restored_step=1000, committed_step=-1)
-    for number, committed in enumerate((10, 20, 30), 1):
-        fields = {"root": "b", "micro_step": committed + 5, "restored_step": committed - 10, "opened_at": 9.0}
-        second = record_of(committed_step=committed, attempt=1, **fields)
-        assert judged(budget, life_of(first, second, number=number, returncode=-9)).in_a_row == 0
+    for complete, trained in ("a", "b"), ("b", "a"):
+        budget = RestartBudget(2)
+        first = record_of(Phase.ENDED, root=complete, micro_step=1000, restored_step=1000, committed_step=-1)
+        for number, committed in enumerate((10, 20, 30), 1):
+            fields = {"root": trained, "micro_step": committed + 5, "restored_step": committed - 10, "opened_at": 9.0}
+            second = record_of(committed_step=committed, attempt=1, **fields)
+            assert judged(budget, life_of(first, second, number=number, returncode=-9)).in_a_row == 0
 
 
 def test_same_error_before_any_training_is_no_matter_of_the_machine():
