@@ -393,13 +393,13 @@ class ByClock:
 def test_clock_of_rank_0_decides_interval_saves(tmp_path: Path) -> None:
     every_7 = ck.SaveEvery(micro_steps=7)
     interval = ck.SaveEvery(interval=timedelta(seconds=10)) | every_7
-    dear = ck.SaveEvery(interval=timedelta(seconds=10), overhead=0.01) | every_7  # a save keeps training waiting for 1 s
+    dear = ck.SaveEvery(interval=timedelta(seconds=10), overhead=0.01) | every_7
     for number, (policy, expected) in enumerate([(interval, [4, 7, 12, 14]), (ByClock(), [8]), (dear, [7, 14])]):
         now = {0: 0.0, 1: 0.0}
 
         def body(manager, run, world, now=now):
             saved = []
-            manager._run.results.stall_seconds.append(1.0)
+            manager._run.results.stall_seconds.append(1.0)  # 1 % of the time are 100 s
             for batches in run.train_until(15):
                 now[world.rank] += 3.0 if world.rank == 0 else 100.0  # the other's clock would save at each boundary
                 if manager.step(run) is not None:
