@@ -11,7 +11,7 @@ from ckptkit.checkpoint.receipts import post_certificate
 from ckptkit.cli import app
 from ckptkit.cli.commands.prune import asker, parse_keep, run_prune
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.errors import CheckpointNotFoundError
+from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest
 from ckptkit.storage import LocalStorage
@@ -119,17 +119,20 @@ def test_branches_and_certified_are_kept_as_asked(root, capsys):
 def test_interrupted_prune_is_completed_by_same_command(root, monkeypatch, capsys):
     delete = LocalStorage.delete
 
-    def failing(self, keys):
+    def failing(error, self, keys):
         if not keys[0].endswith("/COMMIT"):
-            raise KeyboardInterrupt
+            raise error
         delete(self, keys)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalStorage, "delete", failing)
+        patch.setattr(LocalStorage, "delete", lambda *given: failing(KeyboardInterrupt, *given))
         with pytest.raises(KeyboardInterrupt):
             pruned(root, "latest:2", yes=True)
-    assert "the same command removes the rest" in capsys.readouterr().err
-    assert committed(root) == NAMES[2:]
+        assert "the same command removes the rest" in capsys.readouterr().err
+        assert committed(root) == NAMES[2:]
+        patch.setattr(LocalStorage, "delete", lambda *given: failing(StorageError("busy"), *given))
+        pruned(root, "latest:2", code=1, yes=True)
+        assert f"could not be removed, as the log says: {NAMES[0]}, {NAMES[1]}" in capsys.readouterr().err
     pruned(root, "latest:2", yes=True)
     told = capsys.readouterr().out
     assert f"remains of folders that never were, or no longer are, checkpoints: {NAMES[0]}, {NAMES[1]}" in told

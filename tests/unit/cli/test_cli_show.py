@@ -71,12 +71,13 @@ def own(rank: int) -> list:
 
 
 def test_rank_shows_own_and_shared_tensors():
-    states = [{"who": "zero"}, {"who": "one"}]
+    states = [{"observed": {"slots": [[who, [], [], ["=", 3]]], "unstored": []}} for who in ("zero", "one")]
     storage = write_ranks([own(0), own(1)], states=states)
     for rank in (0, 1):
         document = document_of(storage, rank=rank, lists_tensors=True, tensor="acc", with_state=True)
         assert document["tensor"]["minimum"] == document["tensor"]["maximum"] == rank
         assert (document["rank"], document["state"]) == (rank, states[rank])
+        assert document["observed"]["stored"] == [("zero", "one")[rank]]
         shapes = {tensor["name"]: (tensor["shape"], tensor["placement"]) for tensor in document["tensors"]}
         assert shapes == {"w": ([2, 3], "replicated"), "table": ([4, 3], "sharded"), "acc": ([3], "per_rank")}
         files = {(file["placement"], file["rank"]) for file in document["files"]}

@@ -3,6 +3,9 @@
 What a save copies at once is copied by several threads where it is much, and never twice in memory.
 """
 
+import contextlib
+import os
+import signal
 import threading
 import weakref
 from functools import partial
@@ -146,6 +149,25 @@ def test_fence_during_writer_copy_discards_it(monkeypatch, where):
 
     at_each_copy(monkeypatch, where, run, more_than=10)
     assert sum(discarded) > 5
+    now = [0.0]
+
+    def run_given_up(copies):
+        area = StagingArea(ONE_BUFFER, lambda: now[0], is_remote=True)
+        live, window, stepped, writer = begun(Live(*CYCLE), area)
+
+        def wait_in_vain():
+            now[0] += 70.0
+            return False
+
+        stepped.while_waiting = wait_in_vain
+        copies.act, copies.counts = lambda: go_on(live, window), lambda: writer.reading
+        with contextlib.suppress(StorageError):
+            while not writer.done:
+                writer.read(17)
+        assert all(its.startswith(found) for its, found in zip(writer.expected, writer.found, strict=True))
+        window.release()
+
+    at_each_copy(monkeypatch, where, run_given_up, more_than=10)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +234,29 @@ def test_fence_waits_for_the_slice_of_another_thread(monkeypatch):
     go.set()
     end_in_time(*[thread.join for thread in threads])
     assert not window.is_open
+    window.release()
+
+
+def test_forked_child_waits_for_no_thread_of_its_parent():
+    window, _ = opened(Live(*TWELVE), buffer_bytes=PLENTY, by_slices=True)
+    held, go = threading.Event(), threading.Event()
+
+    def hold():
+        with window._copying, window._lock:
+            held.set()
+            go.wait(LONG_SECONDS)
+
+    threading.Thread(target=hold, daemon=True).start()
+    assert held.wait(LONG_SECONDS)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # it ends a child that hangs
+        window.advance(1)
+        window.close()
+        window.release()
+        os._exit(int(window.is_open))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    go.set()
     window.release()
 
 

@@ -18,6 +18,7 @@ from ckptkit.storage import system_calls as system_calls_module
 from ckptkit.storage.direct import BUFFERS, DirectWriter
 from ckptkit.storage.local import LARGE_BYTES
 from ckptkit.storage.system_calls import SystemCalls
+from ckptkit.storage.written_stream import ReusedMemory
 
 BUFFER = 1 << 20
 SIZES = [0, 1, BUFFER - 1, BUFFER, BUFFER + 1, BUFFER + 4096, 3 * BUFFER + 7]
@@ -181,6 +182,12 @@ def test_no_buffer_is_refilled_during_its_write(tmp_path):
     storage_over(tmp_path, Calls(pwrite=fault)).write("a/1", stream, size_bytes)
     assert fault.fired == 6
     assert (tmp_path / "a/1").read_bytes() == pattern(size_bytes)
+    memory = ReusedMemory(1)
+    for error, is_lent_again in ((ValueError, True), (KeyboardInterrupt, False)):  # after which a write may go on
+        with pytest.raises(error), memory.lent(BUFFER) as (buffer,):
+            raise error
+        with memory.lent(BUFFER) as (other,):
+            assert (other is buffer) is is_lent_again
 
 
 def test_refused_direct_mode_or_write_falls_back_without_loss(tmp_path, caplog):

@@ -12,6 +12,7 @@ from support.process import python
 from support.process_ranks import launcher
 from typer.testing import CliRunner
 
+from ckptkit.checkpoint.commit import remove_checkpoint
 from ckptkit.cli import app
 from ckptkit.cli.commands.ls import run_ls
 from ckptkit.cli.commands.replay import run_replay
@@ -21,7 +22,7 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from ckptkit.tools import replay
-from ckptkit.tools.replay import stretch_of
+from ckptkit.tools.replay import ReplayVerdict, certify, stretch_of
 
 RANKED = ranked_training.__file__
 # Saves after 4, 8, 12 and 16 of 18 micro-steps. FLIP is where the hardware computes wrongly, once.
@@ -145,6 +146,9 @@ def test_stretch_follows_the_lineage_of_its_end(here):
         stretch_of(storage, "a000009-c0000000001-m0000", "latest")
     with pytest.raises(CheckpointNotFoundError, match="there is nothing to begin at"):
         stretch_of(storage, None, at[0])
+    stretch = stretch_of(storage, at[0], "latest")
+    remove_checkpoint(storage, stretch.ends[0].name)  # by the job, while it was replayed
+    assert certify(storage, stretch, ReplayVerdict(tuple(whole[1:]))) == whole[2:]
     for file in (here / "run" / "attempts").iterdir():
         file.unlink()
     with pytest.raises(CorruptCheckpointError, match="attempts/"):

@@ -155,6 +155,9 @@ def test_prometheus_file_has_newest_values(tmp_path):
     assert families["ckptkit_goodput_ratio"][0].value == story.account.share
     assert families["ckptkit_save_stall_seconds"][0].value == story.attempts[-1].saves[-1].stall_seconds
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.prom"]  # no page
+    min((tmp_path / "run/events").iterdir()).write_bytes(b"{}\n")
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--prometheus", str(file)])
+    assert (result.exit_code, result.output) == (1, "written up to step 75\n")  # one of its files is corrupt
 
 
 def test_follower_writes_until_the_run_has_finished(tmp_path, monkeypatch, capsys):
