@@ -81,6 +81,14 @@ def test_signal_between_lives_is_the_end(tmp_path: Path) -> None:
         job.process.send_signal(number)
         assert job.end() == exit_code, job.stderr
         assert f"{word} arrived: no other life begins" in job.stderr
+    # And while what a dead command has started is ended.
+    stays = "trap 'echo is asked to end >&2' TERM; : > ready; while :; do sleep 60 & wait; done"
+    job = Supervised(["sh", "-c", f"mkfifo ready; ({stays}) & read _ < ready; exit 3"], folder=tmp_path)
+    line_of(job, "is asked to end")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 143, job.stderr
+    assert "no other life begins" in job.stderr
+    assert job.left() == []
 
 
 def test_sigterm_is_passed_on_and_not_followed_by_a_life(tmp_path: Path) -> None:

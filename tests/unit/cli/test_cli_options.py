@@ -8,6 +8,7 @@ import shutil
 import sys
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,10 +19,12 @@ from unit.tools.interchange.test_interchange import weights
 
 from ckptkit.cli import app
 from ckptkit.cli import options as options_module
+from ckptkit.cli.commands import run as run_module
 from ckptkit.cli.commands.copy import run_copy
 from ckptkit.cli.commands.run import RunMetrics
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.manager.heartbeat import Phase
+from ckptkit.scrubber import learn
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.s3.options import OBS_ENDPOINTS, OBS_SECRETS
 from ckptkit.tools.doctor.result import DoctorOptions
@@ -108,6 +111,18 @@ def test_roots_get_their_own_options_and_patience(tmp_path, monkeypatch, weights
         done = CliRunner().invoke(app, command.format(run=tmp_path / "run", tmp=tmp_path).split())
         assert done.exit_code == 0, done.output
         assert told == expected, command
+    told.clear()
+    said = []
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "Terminal", lambda: SimpleNamespace(say=said.append, pass_on=said.append))
+        given = given_to(patch, "run", "Supervisor", "run --option region=x -- train")
+    given["open_root"](str(tmp_path / "run"))
+    assert told == [("run", "x", True)]
+    learn("hunter2-secret")
+    given["job"].say("no answer with hunter2-secret\x1b[2J")
+    assert len(said) == 1
+    assert "hunter2" not in said[0]
+    assert said[0].isprintable()
 
 
 OPTIONS = {

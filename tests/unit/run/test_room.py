@@ -13,10 +13,13 @@ from support.thread_ranks import results_of
 
 from ckptkit.checkpoint.write import needed_bytes
 from ckptkit.errors import StaleAttemptError, StorageError
+from ckptkit.format.events import Removed
 from ckptkit.manager import run as live_run
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror, Saving
 from ckptkit.run import saver
+from ckptkit.run.event_log import read_events
+from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepEvery, KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.capacity import NO_LIMIT, Limit, in_pages
@@ -115,6 +118,11 @@ def test_what_policy_does_not_want_goes_first(root: Path, room: CountedRoom) -> 
     life.saved_at(12)
     assert seen == [names(4, 6, 8, 10)]
     assert committed(root) == [name_at(1, 10), name_at(2, 12)]  # what retention leaves
+    life.saved_at(14)
+    life.manager.close()
+    files = read_events(LocalStorage(root), Index(LocalStorage(root)))
+    events = [event for segment in files.segments for event in segment.events]
+    assert [event.checkpoint for event in events if isinstance(event, Removed)] == names(2, 4, 6, 8, 10)
 
 
 @pytest.mark.parametrize("keep", [KeepLatest(100), KeepEvery(1)])

@@ -520,13 +520,15 @@ def test_copy_of_one_checkpoint_continues_like_source(source, tmp_path):
         assert life.run.digest() == digest_at(at)
         assert life.saved_at(at + 4) == name_at(own + 6, at + 4)
         assert digest_of(target, name_at(own + 6, at + 4)) == digest_at(at + 4)
-    broken = FaultyStorage(LocalStorage(tmp_path / "latest"), [Fault("kill", operations={"write"}, nth=2)])
-    with pytest.raises(Killed):
-        copy(source, broken, "latest")
-    life = Life(source, keep=KeepLatest(5))
+    life = Life(source, keep=KeepLatest(9))
     life.restore()
-    life.saved_at(14)
-    assert copy(source, tmp_path / "latest", "latest").copied == [AT_10], "what a start would have taken then"
+    for wanted, batches, then in ("latest", 14, AT_10), ("best:loss:min", 15, name_at(3, 14)):
+        broken = FaultyStorage(LocalStorage(tmp_path / wanted), [Fault("kill", operations={"write"}, nth=2)])
+        with pytest.raises(Killed):
+            copy(source, broken, wanted)
+        assert [*life.run.train_until(batches)][-1] == batches
+        life.manager.save(life.run, {"loss": 1 / batches}).result()
+        assert copy(source, tmp_path / wanted, wanted).copied == [then], "what was meant when that copy began"
 
 
 def test_whole_run_and_single_checkpoint_do_not_mix(source, target, tmp_path):

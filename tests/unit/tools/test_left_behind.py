@@ -86,6 +86,10 @@ def test_nothing_comes_after_a_later_start(tmp_path):
         assert "could not be uploaded" in said
         assert words in said
     assert tree(tmp_path) == before
+    (tmp_path / "root/attempts/000001.json").unlink()  # so that the two have no attempt in common
+    before = tree(tmp_path)
+    assert "hold two different runs" in upload(tmp_path / "root", LocalStorage(tmp_path / "other/far"))[-1]
+    assert tree(tmp_path) == before
 
 
 def test_failing_mirror_holds_back_no_other_and_is_completed(tmp_path):
