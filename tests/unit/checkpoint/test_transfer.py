@@ -5,8 +5,11 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+from support.runs import rank_files
 from support.runs.dict_storage import DictStorage
+from support.runs.rank_files import leaf, write_ranks
 from support.runs.scenario import AT_6, Tree, corrupt, history, name_at, tree
 from support.wire import Wire
 
@@ -232,6 +235,12 @@ def test_target_that_changes_meanwhile(tmp_path, source):
     target.inject(Fault(lambda: void(LocalStorage(target.url), NAME, "0" * 32), operations={"create"}))
     with pytest.raises(StaleAttemptError):
         transfer(source, target)
+    of_two, target = write_ranks([[leaf("w", np.arange(64.0))]] * 2), DictStorage()
+    own = Transfer(of_two, target, rank_files.opened(of_two), rank=0)
+    own.compare()
+    with pytest.raises(StorageError, match=r"rank-00001.* changed after it was copied"):
+        own.finish()  # of the other rank's part, nothing is there
+    assert rank_files.NAME.commit_key not in target.files
 
 
 def test_corrupt_source_commits_nothing(tmp_path, source):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typer.testing import CliRunner
 from ckptkit import errors
 from ckptkit.cli import app
 from ckptkit.cli.errors import CommandGroup, WrongUsageError
-from ckptkit.cli.examination import Case, prepare, write_junit
+from ckptkit.cli.examination import Case, prepare, scratch_lives, write_junit
 from ckptkit.cli.options import for_a_person
 from ckptkit.errors import StorageError
 from ckptkit.storage.s3.options import S3Options
@@ -307,6 +308,23 @@ def test_file_counts_cases_and_holds_why_they_failed(tmp_path):
     write_junit(tmp_path / "out.xml", "s", [Case("n\x07", 0.0, "error", text, text)])
     (error,) = read_junit(tmp_path / "out.xml").iter("error")
     assert error.text == "red <&> \\ud800 \u4e2d\U0001f600\ttab\nline"
+
+
+def test_examination_takes_only_signals_that_are_heard():
+    """Under nohup, SIGHUP is ignored; afterwards all is as before."""
+
+    def asked_to_end():
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signal.raise_signal(signal.SIGTERM)
+
+    before, term = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit, match="143"), scratch_lives(None, "ckptkit-") as (folder, _):
+            asked_to_end()
+        assert not folder.exists()
+        assert signal.getsignal(signal.SIGTERM) is term
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_earlier_result_is_removed_before_the_work(tmp_path):

@@ -8,6 +8,7 @@ from support.runs import report_lives as lives
 from support.runs.report_lives import Clock, Life, grow_short
 from support.runs.scenario import AT_6, history
 from support.runs.scenario import Life as RunLife
+from unit.run.test_account import watched
 
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.events import LeftOut, Point, Saved, Spread, encode_segment
@@ -233,12 +234,14 @@ def test_skips_and_events_left_out_are_counted(root):
     skips = {650: 2, 660: 3, 670: 3}
     events = [Saved(checkpoint=f"a000004-c{at:010d}-m0000", skipped_saves=n, **given) for at, n in skips.items()]
     events += [LeftOut(at=NOW.isoformat(), events=n) for n in (3, 4)]
+    events += [watched(4), watched(5, attempt=None, cause="error")]  # the second never came to an attempt of its own
     number = len([*(root / "events").glob("a000004-*")]) + 1
     (root / f"events/a000004-{number:04d}.jsonl").write_bytes(encode_segment(4, token, number, events)[0])
     story = story_of(root)
     assert story.problems == []
     counts = [(attempt.skipped_saves, attempt.left_out) for attempt in story.attempts]
     assert counts == [(0, 0), (0, 0), (0, 0), (3, 7)]
+    assert story.last.cause == "killed"
 
 
 def test_checkpoint_that_was_passed_over_is_a_problem(tmp_path):

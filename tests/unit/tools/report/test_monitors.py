@@ -158,6 +158,12 @@ def test_prometheus_file_has_newest_values(tmp_path):
     min((tmp_path / "run/events").iterdir()).write_bytes(b"{}\n")
     result = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--prometheus", str(file)])
     assert (result.exit_code, result.output) == (1, "written up to step 75\n")  # one of its files is corrupt
+    link = tmp_path / "link.prom"
+    link.symlink_to(file)
+    file.write_text("")
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--prometheus", str(link)]).exit_code == 1
+    assert link.is_symlink()
+    assert "ckptkit_optimizer_step" in file.read_text()
 
 
 def test_follower_writes_until_the_run_has_finished(tmp_path, monkeypatch, capsys):
@@ -189,6 +195,10 @@ def test_follower_writes_until_the_run_has_finished(tmp_path, monkeypatch, capsy
     first, *others = [line for line in said.err.splitlines() if "trying again" in line]
     assert "so there is no run" in first
     assert others == ["no server; trying again"] * 2
+    again = Life(LocalStorage(tmp_path / "run"), clock, "node")
+    with again.manager:
+        again.manager.restore(again.run)
+    assert follow(tmp_path / "run", [Sink()], monkeypatch, wait=pytest.fail) == 0  # nothing was left to be done
     broken, other = Sink(), Sink()
     broken.failures = ["no server"]
     with pytest.raises(StorageError, match="no server"):  # it stops no other monitor
