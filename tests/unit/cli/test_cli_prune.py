@@ -1,6 +1,7 @@
 """``ckptkit prune``: what it prints, what it asks, and what it exits with."""
 
 import io
+import json
 import sys
 
 import pytest
@@ -101,7 +102,7 @@ def test_wrong_usage_removes_nothing(root, monkeypatch):
     assert tree(root) == before
 
 
-def test_branches_and_certified_are_kept_as_asked(root, capsys):
+def test_branches_certified_and_unfinished_are_kept_as_asked(root, capsys):
     life = Life(root, keep=KeepLatest(100))
     life.restore(NAMES[0])
     newest = life.saved_at(3)
@@ -113,6 +114,16 @@ def test_branches_and_certified_are_kept_as_asked(root, capsys):
     newer = [life.saved_at(at) for at in (5, 7)]
     post_certificate(LocalStorage(root), CheckpointName.parse(NAMES[0]), CheckpointName(1, 0, 1))
     pruned(root, "certified:1", yes=True)
+    assert committed(root) == [NAMES[0], *newer]
+    under_way = root / f"checkpoints/{name_at(2, 9)}/rank-00000.json"
+    under_way.parent.mkdir()
+    under_way.write_text("{}")
+    pruned(root, "latest:9", yes=True)
+    assert under_way.exists()  # a job may be writing it
+    capsys.readouterr()
+    pruned(root, unfinished=True, yes=True, as_json=True)
+    assert json.loads(capsys.readouterr().out)["emptied"] == [name_at(2, 9)]
+    assert not under_way.parent.exists()  # nor is there a void marker, which a full disk has no room for
     assert committed(root) == [NAMES[0], *newer]
 
 

@@ -124,6 +124,11 @@ def test_export_takes_per_rank_tensors_of_wanted_rank(tmp_path):
     assert told[-1] == "each rank has its own of these, and rank 1's were taken: statistics"
     assert ckptkit("export", root, "-o", tmp_path / "none.ckpt", "--rank", 3).exit_code == 2
     assert not (tmp_path / "none.ckpt").exists()
+    run = WithStatistics()
+    with CheckpointManager(tmp_path / "alone") as manager:
+        manager.restore(run)
+        manager.save(run).result()
+    assert export_weights(tmp_path / "alone", tmp_path / "alone.safetensors").per_rank == ()  # there is one rank
 
 
 def test_corrupt_checkpoint_is_named_without_export(tmp_path):
