@@ -53,7 +53,7 @@ def given_to(monkeypatch, module: str, function: str, arguments: str) -> dict[st
 
 
 OF_SHOW, OF_DOCTOR = ("show", "document_of"), ("doctor", "DoctorExamination")
-OF_EXPORT = ("export_import", "export_weights")
+OF_EXPORT, OF_REPLAY = ("export_import", "export_weights"), ("replay", "open_root")
 GIVEN = {
     "show R": (OF_SHOW, {"rank": None, "lists_tensors": False, "tensor": None, "with_state": False}),
     "show R --tensors --state --rank 0": (OF_SHOW, {"rank": 0, "lists_tensors": True, "with_state": True}),
@@ -66,6 +66,7 @@ GIVEN = {
         OF_DOCTOR,
         {"options": DoctorOptions(within=timedelta(seconds=90), own_saves=True)},
     ),
+    "replay R --option region=x -- x": (OF_REPLAY, {"root": "R", "typed": ["region=x"]}),
     "export R -o F --force": (OF_EXPORT, {"with_optimizer": False, "rank": 0, "overwrite": True}),
     "export R C -o F --with-optimizer --rank 2": (
         OF_EXPORT,
@@ -96,7 +97,11 @@ def test_roots_get_their_own_options_and_patience(tmp_path, monkeypatch, weights
     read = [("run", "x", False)]
     for command, expected in {
         "ls {run} --option region=x": read,
+        "show {run} --option region=x": read,
+        "verify {run} --option region=x": read,
+        "goodput {run} --option region=x": read,
         "report {run} --json --option region=x": read,
+        "report {run} --prometheus {tmp}/x.prom --option region=x": read,
         "diff {run} latest --option region=x --other-root {tmp}/other --other-option region=y": [
             *read,
             ("other", "y", False),
