@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from datetime import timedelta
 
 import pytest
 from support import ranked_training
@@ -22,6 +23,7 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from ckptkit.tools import replay
+from ckptkit.tools.doctor.result import UnusableScriptError
 from ckptkit.tools.replay import ReplayVerdict, certify, stretch_of
 
 RANKED = ranked_training.__file__
@@ -155,7 +157,7 @@ def test_stretch_follows_the_lineage_of_its_end(here):
         stretch_of(storage, None, whole[-1])
 
 
-def test_script_that_cannot_be_replayed_is_refused(here, capsys):
+def test_script_that_cannot_be_replayed_is_refused(here, capsys, monkeypatch):
     trained(here)
     for what, code, said in (
         ("elsewhere", 2, "the script trains the run at"),
@@ -167,6 +169,15 @@ def test_script_that_cannot_be_replayed_is_refused(here, capsys):
         found = replayed(capsys, what)
         assert found[0] == code, what
         assert said in found[1]
+    limits = []
+
+    def refuse(*_, time_limit, **others):
+        limits.append(time_limit)
+        raise UnusableScriptError("no")
+
+    monkeypatch.setattr("ckptkit.cli.commands.replay.StretchReplay", refuse)
+    assert replayed(capsys)[0] == 2
+    assert limits == [timedelta(seconds=60)]  # as it was typed
 
 
 @pytest.mark.parametrize("what", [["saves"], ["evaluates", "ends"]])
