@@ -85,7 +85,7 @@ ck.CheckpointCallback("root", save=ck.SaveEvery(optimizer_steps=1)).train(ms.Mod
 
 
 def test_bad_batch_stops_after_the_second_death(tmp_path: Path) -> None:
-    job = supervise(tmp_path, [("bad-batch", 25)])
+    job = supervise(tmp_path, [("bad-batch", 25)], "--restart-within", "0.001")  # which is for a job that is done
     assert job.end() == 65
     causes = [one.cause for one in lives_of(tmp_path / "root")]
     assert causes == ["exception", "code-or-data"]
@@ -95,14 +95,16 @@ def test_bad_batch_stops_after_the_second_death(tmp_path: Path) -> None:
 
 
 def test_script_without_ckptkit_is_judged_by_its_end(tmp_path: Path) -> None:
-    full = "raise OSError(28, 'No space left on device')"
+    (tmp_path / "input").write_text("for every life")
+    within = ["sh", "-c", 'exec "$@" < input', "sh"]
+    full = "input() == 'for every life' and exec('raise OSError(28, \"No space left on device\")')"
     for code, exit_code, lives, says in (
         ("import argparse; argparse.ArgumentParser().parse_args(['--wrong'])", 2, 1, "usage"),
         (full, 75, 2, "disk-full: OSError: [Errno 28] No space left on device"),
     ):
-        job = Supervised([sys.executable, "-c", code], "--lives-without-progress", "2", folder=tmp_path)
+        job = Supervised([sys.executable, "-c", code], "--lives-without-progress", "2", folder=tmp_path, within=within)
         assert job.end() == exit_code
-        assert says in job.stderr
+        assert says in job.stderr.rpartition(f"life {lives} ended")[2]
         assert job.stderr.count("ended after") == lives
         assert ("shown no ckptkit" in job.stderr) == (lives > 1)
 

@@ -490,6 +490,15 @@ def test_consecutive_failures_are_tolerated_up_to_budget(root, caplog):
     assert f"Repair {root} and start again: no checkpoint is committed yet" in str(caught.value)
     assert "no checkpoint is committed yet" in warnings_in(caplog)[0]
     assert names(manager) == []
+    storage, _ = failing(root.parent / "interrupted", ERROR_BUDGET - 1)
+    manager, run = started(storage)
+    for at in range(1, ERROR_BUDGET + 2):
+        if at == ERROR_BUDGET + 1:  # after one that succeeded
+            storage.inject(Fault("error", operations={"write"}))
+        train(run, at)
+        assert (manager.save(run).exception() is None) == (at == ERROR_BUDGET)
+        manager.step(run)
+    assert "(1 in a row)" in warnings_in(caplog)[-1]
 
 
 def raises(error):

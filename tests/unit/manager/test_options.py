@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,8 @@ def test_mirror_shows_no_secret():
     mirror = ck.Mirror("s3://bucket/run", storage_options={"key": "someone", "secret": "nobody-may-see-this"})
     assert "nobody-may-see-this" not in repr(mirror)
     assert "someone" not in repr(mirror)
+    urls = ck.CheckpointManager("root", mirror=[mirror, "copy"])._setup.mirrors.urls
+    assert urls == [str(Path("copy").absolute())], "another program would open it without its options"
 
 
 def test_value_instead_of_group_names_the_group(root):

@@ -148,7 +148,7 @@ def test_files_of_killed_creates_are_removed_from_copy(source, target):
     copy(source, target)
     expected = tree(target)
     shutil.rmtree(target / "checkpoints" / AT_10)
-    for folder in ("attempts", f"checkpoints/{AT_10}", f"checkpoints/{AT_6}", "."):
+    for folder in ("attempts", "events", f"checkpoints/{AT_10}", f"checkpoints/{AT_6}", "."):
         (target / folder).mkdir(exist_ok=True)
         name = left if folder != "." else ".run.json.0123456789abcdef.tmp"
         (target / folder / name).write_bytes(b"{")

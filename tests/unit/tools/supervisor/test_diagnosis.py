@@ -1,10 +1,12 @@
 import itertools
+import os
 import signal
 from datetime import timedelta
 
 import pytest
 from support.heartbeats import life_of, record_of
 
+from ckptkit.core.worker import Latch
 from ckptkit.manager.heartbeat import Phase
 from ckptkit.tools.supervisor import supervisor
 from ckptkit.tools.supervisor.diagnosis import (
@@ -315,9 +317,18 @@ def test_signal_while_a_hang_is_ended_is_the_end(monkeypatch, number, exit_code)
 
     monkeypatch.setattr(supervisor, "LifeRunner", Runner)
     monkeypatch.setattr(supervisor, "become_reaper", lambda: None)
+    ended = Latch()
+
+    def upload(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        ended.wait(20)
+
+    monkeypatch.setattr(supervisor, "upload_left_behind", upload)
     said = []
     job = Job(
         [], {}, RunLimits(), said.append, said.append, monotonic=itertools.count(200, 1000).__next__, clock=lambda: None
     )
     assert Supervisor(job, token="0" * 32, open_root=None).run() == exit_code
-    assert said[-1].endswith("arrived: no other life begins")
+    ended.open()
+    assert said[-2].endswith("arrived: no other life begins")
+    assert said[-1].startswith("the upload is broken off")  # by another signal

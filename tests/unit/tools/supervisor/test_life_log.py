@@ -114,6 +114,9 @@ def test_each_life_is_stored_in_the_run_that_it_trained(root, tmp_path):
     fails = False
     enter(life_log, life_at(other, number=4))
     assert [[event.number for event in stored(place)] for place in (root, other)] == [[1, 2], [3, 4]]
+    fails = True
+    enter(life_log, life_at(root, number=5))
+    assert len(said) == 2, "another outage is told, too"
 
 
 def trained(pid: int = 100, *, opened_at: float = 4.0, phase: Phase = Phase.TRAINING, **fields) -> Record:

@@ -61,6 +61,11 @@ def test_processes_that_were_there_before_are_spared():
         assert ended.wait() == -signal.SIGKILL
         assert spared.poll() is None
         spared.kill()
+    with subprocess.Popen(sleep) as stopped:
+        stopped.send_signal(signal.SIGSTOP)
+        grace = timedelta(seconds=10)
+        assert end_all(grace, monotonic=time.monotonic, wait=wait, spared=others, keep=stopped.pid) == []
+        assert stopped.wait() == -signal.SIGTERM, "it could not act on the request"
 
 
 def test_oom_kills_are_counted(tmp_path):
