@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from support.process import run_python
-from support.training import MODES, begin_process, both_modes
+from support.training import MODES, begin_process, both_modes, tensors
 from support.training import Mlp as Normed
 from support.training import Quiet as Mlp
 
@@ -49,14 +49,6 @@ class Defaults(Mlp):
         return ((difference if y is None else difference - y) ** power).mean()
 
 
-class Idle(nn.Optimizer):
-    def __init__(self, weights):
-        super().__init__(0.1, weights)
-
-    def construct(self, gradients):
-        return True
-
-
 class Recorder(nn.Optimizer):
     def __init__(self, weights):
         super().__init__(0.1, weights)
@@ -84,25 +76,13 @@ def accumulate(k, optimizer="Momentum", network=Mlp, dtype=ms.float32, **options
     return AccumulationTrainCell(network, make(network.trainable_params()), k, **options).set_train()
 
 
-def batches(count, size=4, dtype=ms.float32, seed=3):
-    rng = np.random.default_rng(seed)
-    return [
-        (ms.Tensor(rng.normal(size=(size, 6)), dtype), ms.Tensor(rng.normal(size=(size, 3)), dtype))
-        for _ in range(count)
-    ]
+def batches(count, dtype=ms.float32):
+    rng = np.random.default_rng(3)
+    return [tuple(ms.Tensor(rng.normal(size=(4, width)), dtype) for width in (6, 3)) for _ in range(count)]
 
 
 def contents(*parameters):
     return {p.name: p.asnumpy().tobytes() for p in parameters}
-
-
-def state(cell):
-    return contents(*cell.get_parameters())
-
-
-def without_accumulators(cell):
-    names = {p.name for p in cell.accumulators}
-    return {name: value for name, value in state(cell).items() if name not in names}
 
 
 def gradients(network, batch):
@@ -130,12 +110,13 @@ def test_k_1_matches_train_one_step_cell_bitwise(mode):
         reference = nn.TrainOneStepCell(plain, OPTIMIZERS[optimizer](plain.trainable_params())).set_train()
         clip_norm = 1e3 if network is Tied else None  # above the norm, it changes no bit
         cell = accumulate(1, optimizer, network, dtype, clip_norm=clip_norm)
-        before = state(cell)
+        before = tensors(cell)
         for updates, batch in enumerate(batches(3, dtype=dtype), start=1):
             expected, loss = reference(*batch), cell(*batch)
             assert loss.dtype == expected.dtype, row
             assert loss.asnumpy().tobytes() == expected.asnumpy().tobytes(), row
-            assert without_accumulators(cell) == state(reference), row
+            sums = contents(*cell.accumulators)
+            assert tensors(cell) == {**tensors(reference), **sums}, row
             assert cell.optimizer.global_step.asnumpy() == [updates], row
         assert all(before[w.name] != w.asnumpy().tobytes() for w in cell.optimizer.parameters), row
 
@@ -184,7 +165,7 @@ def test_hundreds_of_weights_compile():
             names = [f"unused{i}" for i in range(240)]
             self.unused = ms.ParameterTuple([ms.Parameter(ops.ones(2), name=name) for name in names])
 
-    cell = accumulate(1, Idle, network=Many, clip_norm=1.0)
+    cell = accumulate(1, "SGD", network=Many, clip_norm=1.0)
     cell(*batches(1)[0])
     assert len(cell.accumulators) == 245
     assert cell.updated
@@ -199,9 +180,6 @@ def test_clips_the_average_once(mode):
     mean = [np.mean([m[i].astype(np.float64) for m in micro], axis=0) for i in range(len(micro[0]))]
     assert norm(mean) > 1.5 * clip_norm
     clipped = [g * clip_norm / norm(mean) for g in mean]
-    clipped_parts = [[g * min(1, clip_norm / norm(m)) for g in m] for m in micro]
-    clipped_each = [np.mean([m[i] for m in clipped_parts], axis=0) for i in range(len(mean))]
-
     cell = accumulate(k, Recorder, clip_norm=clip_norm)
     assert cell.gradient_norm is None
     for batch in parts:
@@ -210,8 +188,6 @@ def test_clips_the_average_once(mode):
     seen = [s.asnumpy() for s in cell.optimizer.seen]
     for got, expected in zip(seen, clipped, strict=True):
         np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1e-8)
-    assert max(np.abs(a - b).max() for a, b in zip(seen, clipped_each, strict=True)) > 1e-3
-    assert norm(seen) == pytest.approx(clip_norm, rel=1e-6)
 
 
 def test_float16_gradients_are_clipped_in_float32():
@@ -282,7 +258,7 @@ def test_nested_in_pynative_is_the_same_training():
     outer = Wrapper(cell)
     for batch in batches(4):
         assert outer(*batch).asnumpy() == plain(*batch).asnumpy()
-        assert (cell.counters, state(cell)) == (plain.counters, state(plain))
+        assert (cell.counters, tensors(cell)) == (plain.counters, tensors(plain))
 
 
 def test_nested_in_graph_raises_and_names_the_wrapper(tmp_path, monkeypatch):
@@ -290,7 +266,7 @@ def test_nested_in_graph_raises_and_names_the_wrapper(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # MindSpore writes there what it could not compile
     begin_process(mode="graph")
     cell = accumulate(2)
-    before = state(cell), cell.counters
+    before = tensors(cell), cell.counters
     (batch,) = batches(1)
 
     class Jitted(Wrapper):
@@ -311,7 +287,7 @@ def test_nested_in_graph_raises_and_names_the_wrapper(tmp_path, monkeypatch):
         for _ in range(2):
             with pytest.raises(RuntimeError, match=rf"graph of {name}\."):
                 function(*batch)
-    assert (state(cell), cell.counters) == before
+    assert (tensors(cell), cell.counters) == before
     cell(*batch)
     assert cell.counters.micro_steps == 1
 
@@ -355,13 +331,13 @@ def test_an_exception_in_a_micro_step_changes_nothing():
     cell, plain = accumulate(2), accumulate(2)
     wrong_shape = ms.Tensor(np.zeros((4, 5)), ms.float32)
     for batch in batches(3):
-        before = state(cell), cell.counters
+        before = tensors(cell), cell.counters
         with pytest.raises(ValueError, match=r"(?i)matmul|shape|dim"):
             cell(wrong_shape, batch[1])
-        assert (state(cell), cell.counters) == before
+        assert (tensors(cell), cell.counters) == before
         cell(*batch)
         plain(*batch)
-    assert state(cell) == state(plain)
+    assert tensors(cell) == tensors(plain)
     assert cell.counters == plain.counters
 
 
