@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.clock import Manual
 from support.live import Stall
-from support.options import grouped
+from support.runs import grown
 from support.runs.dict_storage import DictStorage
-from support.runs.grown import ON_REQUEST, train
+from support.runs.grown import train
 
 import ckptkit.format.events
 from ckptkit.errors import StaleAttemptError, StorageError
@@ -61,15 +61,9 @@ def storage() -> FaultyStorage:
     return FaultyStorage(DictStorage())
 
 
-def manager_of(storage, time: Manual | None = None, **options) -> CheckpointManager:
-    clocks = {"clock": time.time_of_day, "monotonic": time} if time is not None else {}
-    return CheckpointManager(storage, **grouped(**{"save": ON_REQUEST, "keep": KeepLatest(2), **clocks, **options}))
-
-
 def started(storage, time: Manual | None = None, k: int = 1) -> tuple[CheckpointManager, NumpyRun]:
-    manager, run = manager_of(storage, time), NumpyRun(accumulation_steps=k)
-    manager.restore(run)
-    return manager, run
+    clocks = {"clock": time.time_of_day, "monotonic": time} if time is not None else {}
+    return grown.started(storage, NumpyRun(accumulation_steps=k), keep=KeepLatest(2), **clocks)
 
 
 def events_in(storage) -> list[object]:
@@ -134,9 +128,8 @@ def test_step_metrics_are_recorded_as_cycle_means(time):
 
 def test_cycle_split_by_resume_has_no_mean(storage, time):
     for last in (6, 12):
-        run = NumpyRun(accumulation_steps=4)
-        with manager_of(storage, time) as manager:
-            manager.restore(run)
+        manager, run = started(storage, time, k=4)
+        with manager:
             for batches in run.train_until(last):
                 manager.observe({"loss": float(batches)}, {"gradient_norm": 7.0} if batches % 4 == 0 else {})
                 manager.step(run)
@@ -172,13 +165,12 @@ def test_what_is_no_single_number_is_left_out(storage):
     class Logits(Tensor):
         size = 10
 
-    run = NumpyRun(accumulation_steps=1)
-    with manager_of(storage) as manager:
-        manager.restore(run)
-        for _ in run.train_until(1):
-            values = {"loss": 1, "logits": Logits(1.0, []), "text": "x", "none": None, "array": np.zeros(3)}
-            manager.step(run, values)
-            manager.step(run, {"one": np.array([2.0]), "nan": math.nan})
+    manager, run = started(storage)
+    train(run, 1)
+    values = {"loss": 1, "logits": Logits(1.0, []), "text": "x", "none": None, "array": np.zeros(3)}
+    manager.step(run, values)
+    manager.step(run, {"one": np.array([2.0]), "nan": math.nan})
+    manager.close()
     (first, second) = [event for event in events_in(storage) if isinstance(event, Point)]
     assert {name: spread.mean for name, spread in first.values.items()} == {"loss": 1.0}
     assert {name: spread.mean for name, spread in second.values.items()} == {"one": 2.0, "nan": None}
@@ -225,21 +217,13 @@ def test_event_segments_become_rarer_with_age(storage, time):
     # A twentieth of the age: with each of the first 20 minutes, and from 100 minutes on every five.
     assert counts[:20] == list(range(1, 21))
     assert counts[159] - counts[119] == 8
+    train(run, 161)
+    manager.step(run, {"loss": 5.0})
+    manager.save_final(run)  # takes everything along
+    assert (losses_in(storage), kinds_in(storage)[-2:]) == ({161: 5.0}, ["saved", "removed"])
     manager.close()
     names = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
-    assert len(names) == len(set(names)) == 160
-
-
-def test_the_last_save_takes_everything_along(storage, time):
-    manager, run = started(storage, time)
-    time.now += 3600 * 10
-    save_at(manager, run, 1)
-    train(run, 2)
-    manager.step(run, {"loss": 5.0})
-    manager.save_final(run)
-    assert losses_in(storage) == {2: 5.0}
-    assert kinds_in(storage)[-1] == "saved"
-    manager.close()
+    assert len(names) == len(set(names)) == 161
 
 
 def train_without_saves(manager, run, time, steps, seconds=1.0):
@@ -336,9 +320,7 @@ def test_failed_segment_is_not_tried_at_every_commit(storage, time):
 
 def test_long_outage_drops_oldest_events_with_count(storage, time, monkeypatch):
     monkeypatch.setattr(recorder, "_MOST_EVENTS", 50)
-    run = NumpyRun(accumulation_steps=1)
-    manager = manager_of(storage, time, on_save_error="warn")
-    manager.restore(run)
+    manager, run = started(storage, time)
     fail(storage)
     for batches in run.train_until(300):
         manager.step(run, {"loss": float(batches)})

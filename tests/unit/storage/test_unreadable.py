@@ -9,8 +9,6 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from support.runs.grown import WatchedRun, grow, run_at
@@ -34,26 +32,17 @@ from ckptkit.tools.verify import audit
 class BadDisk:
     """Reads of files whose paths hold one of ``parts`` fail, below whatever root."""
 
-    def __init__(self, *parts: str, number: int = errno.EIO, first: int = 0, times: int | None = None) -> None:
-        self._parts = parts
-        self._number = number
-        self._first = first
-        self._times = times
-        self._seen = 0
+    def __init__(self, patch: pytest.MonkeyPatch, *parts: str, number=errno.EIO, times: int | None = None) -> None:
+        self._parts, self._number, self._times = parts, number, times
         self._preadv = os.preadv
         self.fired = 0
+        patch.setattr(os, "preadv", self.preadv)
 
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> "BadDisk":
-        monkeypatch.setattr(os, "preadv", self.preadv)
-        return self
-
-    def preadv(self, descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+    def preadv(self, descriptor, buffers, offset):
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if any(part in path for part in self._parts):
-            number, self._seen = self._seen, self._seen + 1
-            if number >= self._first and (self._times is None or number < self._first + self._times):
-                self.fired += 1
-                raise OSError(self._number, os.strerror(self._number))
+        if self.fired != self._times and any(part in path for part in self._parts):
+            self.fired += 1
+            raise OSError(self._number, os.strerror(self._number))
         return self._preadv(descriptor, buffers, offset)
 
 
@@ -89,7 +78,7 @@ def attempts(root):
 def test_an_unreadable_file_is_named_and_passed_over(root, names, monkeypatch, caplog, file, number):  # noqa: PLR0917
     newest, previous = names[-1], names[-2]
     key = FILES[file].format(newest)
-    disk = BadDisk(key, number=number).install(monkeypatch)
+    disk = BadDisk(monkeypatch, key, number=number)
     run, taken = restored(root)
     assert disk.fired >= 2
     assert run.applied == [taken] == [previous]
@@ -104,12 +93,12 @@ def test_an_unreadable_file_is_named_and_passed_over(root, names, monkeypatch, c
 def test_a_disk_that_reads_nothing_proves_nothing(root, names, monkeypatch, caplog):
     """Documents of the run that cannot be read stop nobody."""
     with monkeypatch.context() as patch:
-        disk = BadDisk(str(root)).install(patch)
+        disk = BadDisk(patch, str(root))
         with pytest.raises(StorageError, match="could not read"):
             restored(root)
     assert disk.fired > 2
     assert attempts(root) == ["000001.json", "000002.json"]
-    BadDisk("attempts/000002.json", "run.json").install(monkeypatch)
+    BadDisk(monkeypatch, "attempts/000002.json", "run.json")
     assert restored(root)[1] == names[1]
     for file in ("attempts/000002.json", "run.json"):
         assert f"{file} cannot be read" in caplog.text
@@ -119,7 +108,7 @@ def test_a_read_that_works_again_passes_nothing_over(root, names, monkeypatch, c
     caplog.set_level(logging.WARNING, "ckptkit")
     for number in (*OF_A_DISK, errno.ESTALE):
         with monkeypatch.context() as patch:
-            disk = BadDisk(FILES["weights"].format(names[-1]), number=number, times=1).install(patch)
+            disk = BadDisk(patch, FILES["weights"].format(names[-1]), number=number, times=1)
             run, taken = restored(root)
         assert (disk.fired, taken, run.digest()) == (1, names[-1], run_at(14).digest()), number
     assert "passed over" not in caplog.text
@@ -134,7 +123,7 @@ def test_a_file_proves_nothing_of_itself_nor_of_another_disk(root, tmp_path, mon
     (tmp_path / "outside/file").write_bytes(b"readable")
     (root / "folder").symlink_to(tmp_path / "outside")
     (root / "file").symlink_to(tmp_path / "outside/file")
-    disk = BadDisk(str(root), times=2).install(monkeypatch)
+    disk = BadDisk(monkeypatch, str(root), times=2)
     with pytest.raises(StorageError, match="could not read"):
         storage.read("a", 9)
     assert disk.fired == 2
@@ -143,7 +132,7 @@ def test_a_file_proves_nothing_of_itself_nor_of_another_disk(root, tmp_path, mon
 def test_unreadable_target_is_not_taken_for_corrupt_source(root, names, tmp_path, monkeypatch):
     copy(root, tmp_path / "copy")
     (tmp_path / "copy" / FILES["commit"].format(names[-1])).unlink()
-    BadDisk(f"/copy/{FILES['weights'].format(names[-1])}").install(monkeypatch)
+    BadDisk(monkeypatch, f"/copy/{FILES['weights'].format(names[-1])}")
     with pytest.raises(StorageError, match="could not compare"):
         copy(root, tmp_path / "copy")
 
@@ -152,7 +141,7 @@ def test_unreadable_target_is_not_taken_for_corrupt_source(root, names, tmp_path
 def test_a_failure_without_proof_names_the_way_on(root, names, monkeypatch, number):
     """No conclusion is drawn; the user may draw it, and the named option does as the message says."""
     newest, previous = names[-1], names[-2]
-    disk = BadDisk(FILES["weights"].format(newest), number=number).install(monkeypatch)
+    disk = BadDisk(monkeypatch, FILES["weights"].format(newest), number=number)
     way = f'checkpoint="{previous}" continues from the one before {newest}, which stays unchanged.'
     with pytest.raises(StorageError, match=way):
         restored(root)
