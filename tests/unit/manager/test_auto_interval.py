@@ -1,26 +1,21 @@
 """The interval of `SaveEvery.auto` in an attempt: when it is chosen, by whom, and what a next attempt knows of it."""
 
 import logging
-import threading
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from support.clock import Manual
-from support.options import grouped
-from support.runs.grown import slow_capture
+from support.runs.grown import slow_capture, started
 from support.thread_ranks import run_ranks
 
-import ckptkit as ck
 from ckptkit.core.process_group import ALONE
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_policy import AnySave, SaveAuto, SaveEvery, automatic, due_from
 from ckptkit.errors import ResumeError
-from ckptkit.format.events import Interval
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.agreement import RankSync
-from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.save_schedule import SaveSchedule
 from ckptkit.manager.writer import SaveResults
 from ckptkit.run.interval import Failures, read_history
@@ -36,69 +31,41 @@ def progress_at(cycles: int) -> Progress:
     return NumpyRun(accumulation_steps=K)._progress_at(cycles * K)
 
 
-class SlowDisk(LocalStorage):
-    """Takes time for each write, by the clock of the test, once the save's call has returned."""
-
-    def __init__(self, root: Path, time: Manual, seconds: float) -> None:
-        super().__init__(root)
-        self._time, self._slow = time, seconds
-        self.may_write = threading.Event()
-
-    def write(self, key, stream, size_bytes) -> None:
-        self.may_write.wait()
-        self._time.now += self._slow
-        super().write(key, stream, size_bytes)
-
-
 def cycles_of(root: Path, attempt: int = 1) -> list[int]:
     names = [CheckpointName.parse(path.parent.name) for path in (root / "checkpoints").glob("*/COMMIT")]
     return sorted(name.cycles for name in names if name is not None and name.attempt == attempt)
 
 
-def live(
-    root: Path, time: Manual, cycles: int, *, save=None, stall: float = 0.0, disk: float = 0.0
-) -> CheckpointManager:
-    """Train up to ``cycles`` at 10 s each, without an end."""
+def live(root: Path, time: Manual, cycles: int, *, stall: float = 0.0) -> None:
+    """Train up to ``cycles`` at 10 s each."""
     run = NumpyRun(accumulation_steps=K)
-    storage = SlowDisk(root, time, disk)
-    manager = CheckpointManager(
-        storage,
-        save=save or SaveEvery.auto(),
-        keep=ck.KeepLatest(1000),
-        **grouped(clock=time.time_of_day, monotonic=time, boot="b", window="off"),
-    )
     slow_capture(run, time, stall)
-    manager.restore(run)
+    clocks = {"clock": time.time_of_day, "monotonic": time, "boot": "b"}
+    manager, _ = started(root, run, save=SaveEvery.auto(), window="off", **clocks)
     for _ in run.train_until(cycles * K):
         time.now += 10.0 / K
-        storage.may_write.clear()
         manager.step(run)
-        storage.may_write.set()
         manager.wait()
-    return manager
-
-
-def intervals_of(root: Path) -> list[Interval]:
-    story = read_story(LocalStorage(root), datetime(2026, 1, 2, tzinfo=timezone.utc))
-    return [one for life in story.lives for one in life.intervals]
+    manager.close()
 
 
 def test_it_saves_at_once_and_then_as_measured(tmp_path):
     """A stall of 2 s and a share of 1 %: 200 s, which are 20 cycles; then less often, while nothing fails."""
     time = Manual()
-    live(tmp_path, time, 150, stall=2.0).close()
+    live(tmp_path, time, 150, stall=2.0)
     saved = cycles_of(tmp_path)
     assert saved[:2] == [1, 3]
     gaps = [later - earlier for earlier, later in pairwise(saved[1:])]
     assert gaps[0] in (17, 18, 19, 20)
     assert gaps == sorted(gaps)
-    first = intervals_of(tmp_path)[0]
+    story = read_story(LocalStorage(tmp_path), datetime(2026, 1, 2, tzinfo=timezone.utc))
+    first = story.lives[0].intervals[0]
     assert first.bound == "overhead"
     assert first.seconds == pytest.approx(200.0, rel=0.2)
     assert first.cycle_seconds == pytest.approx(10.0, rel=0.3)
     assert (first.failures, first.overhead) == (0, 0.01)
     assert first.stall_seconds == pytest.approx(2.0)
-    live(tmp_path, time, 180, stall=2.0).close()
+    live(tmp_path, time, 180, stall=2.0)
     assert cycles_of(tmp_path, 2)[0] > 151  # a next start begins with the last interval
 
 
@@ -125,13 +92,9 @@ def test_another_interval_of_as_many_cycles_is_no_news(tmp_path, caplog):
 
 
 def test_unreadable_history_is_told(tmp_path, caplog):
-    live(tmp_path, Manual(), 5).close()
-    time = Manual()
-    run = NumpyRun(accumulation_steps=K)
+    live(tmp_path, Manual(), 5)
     fault = Fault("error", operations={"list", "read"}, key="events*", times=None)
-    storage = FaultyStorage(LocalStorage(tmp_path), [fault])
-    manager = CheckpointManager(storage, save=SaveEvery.auto(), **grouped(monotonic=time))
-    manager.restore(run)
+    started(FaultyStorage(LocalStorage(tmp_path), [fault]), NumpyRun(accumulation_steps=K), save=SaveEvery.auto())
     assert any("SaveEvery.auto begins as in a new run" in one.getMessage() for one in caplog.records)
 
 
@@ -159,11 +122,8 @@ def test_all_ranks_save_at_the_intervals_of_rank_0(tmp_path):
     def life(world):
         run = NumpyRun(world=world, accumulation_steps=K)
         time = Manual()
-        manager = CheckpointManager(
-            LocalStorage(tmp_path), save=SaveEvery.auto(), keep=ck.KeepLatest(1000), **grouped(monotonic=time, boot="b")
-        )
         slow_capture(run, time, 0.5)
-        manager.restore(run)
+        manager, _ = started(tmp_path, run, save=SaveEvery.auto(), monotonic=time, boot="b")
         for _ in run.train_until(run.batches + 24 * K):
             time.now += (1 + 3 * world.rank) * 10.0 / K
             manager.step(run)

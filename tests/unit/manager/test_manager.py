@@ -10,7 +10,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -108,17 +108,10 @@ def test_metrics_are_numbers_and_none_where_not_finite(root):
     with pytest.raises((TypeError, ValueError)):
         manager.save(run, {"loss": "low"})
     assert names(manager) == []
-    given = {
-        "nan": np.nan,
-        "inf": np.inf,
-        "minus": -np.inf,
-        "fine": 0.5,
-        "numpy": np.float32(0.5),
-        "array": np.array(0.5),
-    }
-    manager.save(run, given).result()
-    none = {"nan": None, "inf": None, "minus": None}
-    assert manager.latest().metrics == {**none, "fine": 0.5, "numpy": 0.5, "array": 0.5}
+    endless = {"nan": np.nan, "inf": np.inf, "minus": -np.inf}
+    halves = {"fine": 0.5, "numpy": np.float32(0.5), "array": np.array(0.5)}
+    manager.save(run, {**endless, **halves}).result()
+    assert manager.latest().metrics == {**dict.fromkeys(endless), **dict.fromkeys(halves, 0.5)}
 
 
 def test_saving_advances_no_random_generator(root):
@@ -379,25 +372,15 @@ def test_new_metrics_are_saved_with_their_moment(root):
     assert restored.digest() == run.digest()
 
 
-def lose(root, what) -> None:
-    """Take the last commit away from a job that lives."""
-    if what == "the run":
-        shutil.rmtree(root)
-    elif what == "the checkpoints":
-        shutil.rmtree(root / "checkpoints")
-    else:
-        [commit] = root.glob("checkpoints/*/COMMIT")
-        commit.write_bytes(b"torn")
-
-
-@pytest.mark.parametrize(
-    ("what", "verb"), [("the run", "save_final"), ("the checkpoints", "save"), ("a whole COMMIT", "step")]
-)
-def test_lost_commit_is_saved_again(root, verb, what):
+@pytest.mark.parametrize(("lost", "verb"), [(".", "save_final"), ("checkpoints", "save"), ("COMMIT", "step")])
+def test_lost_commit_is_saved_again(root, verb, lost):
     manager, run = started(root, save=SaveEvery(micro_steps=1))
     train(run, 3)
     name = manager.step(run).result()
-    lose(root, what)
+    if lost == "COMMIT":
+        (root / "checkpoints" / name / lost).write_bytes(b"torn")
+    else:
+        shutil.rmtree(root / lost)
     if verb != "save_final":
         assert "COMMIT" in str(manager.save(run).exception())
     answer = getattr(manager, verb)(run)
@@ -501,10 +484,6 @@ def test_consecutive_failures_are_tolerated_up_to_budget(root, caplog):
     assert "(1 in a row)" in warnings_in(caplog)[-1]
 
 
-def raises(error):
-    raise error
-
-
 def test_an_outage_has_its_traceback_at_debug(tmp_path, caplog):
     caplog.set_level(logging.DEBUG, "ckptkit")
     away = StorageError("away")
@@ -517,7 +496,7 @@ def test_an_outage_has_its_traceback_at_debug(tmp_path, caplog):
         (MemoryError(), logging.WARNING, "MemoryError"),
     ]:
         caplog.clear()
-        fails = Fault(partial(raises, error), operations={"write"})
+        fails = Fault(Mock(side_effect=error), operations={"write"})
         manager, run = started(FaultyStorage(LocalStorage(tmp_path / str(error)), [fails]))
         manager.save(run)
         manager.wait()
@@ -619,29 +598,25 @@ def test_capture_error_raises_at_once_and_is_uncounted(root):
     assert manager.save(run).exception() is None
 
 
-@pytest.mark.parametrize(("failures", "on_save_error"), [(1, "raise"), (ERROR_BUDGET - 1, "warn")])
-def test_the_final_save_tries_again(root, failures, on_save_error):
-    storage, fault = failing(root, failures)
+@pytest.mark.parametrize(
+    ("earlier", "failures", "on_save_error"), [(0, 1, "raise"), (ERROR_BUDGET - 1, ERROR_BUDGET - 1, "warn")]
+)
+def test_the_final_save_tries_again(root, earlier, failures, on_save_error):
+    """It has tries of its own, whatever failed before; at last it says so."""
+    storage, fault = failing(root, earlier + failures)
     manager, run = started(storage, on_save_error=on_save_error)
-    train(run, 5)
-    name = manager.save_final(run)
-    assert name.startswith("a000001-c0000000001-m0001")
-    assert fault.fired == failures
-    assert names(manager) == [name]
-    manager.close()
-
-
-def test_final_save_has_tries_of_its_own(root):
-    storage, fault = failing(root, 100)
-    manager, run = started(storage)
-    for at in range(1, ERROR_BUDGET):
+    for at in range(1, earlier + 1):
         train(run, at)
         manager.save(run).exception()
+    name = manager.save_final(run)
+    assert names(manager) == [name]
+    assert fault.fired == earlier + failures
+    storage, fault = failing(root.parent / "full", 100)
+    manager, run = started(storage, on_save_error=on_save_error)
     with pytest.raises(SaveFailedError, match="There is no checkpoint at") as caught:
         manager.save_final(run)
     assert isinstance(caught.value.__cause__, StorageError)
-    assert fault.fired == ERROR_BUDGET - 1 + ERROR_BUDGET
-    assert names(manager) == []
+    assert (fault.fired, names(manager)) == (ERROR_BUDGET, [])
 
 
 def test_a_takeover_is_always_raised_and_stays_raised(root):

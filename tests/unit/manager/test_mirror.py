@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.interrupted import InterruptedStart
@@ -174,14 +175,6 @@ def files_of(root: Path, name: str) -> dict[str, bytes]:
     return files_in(tree(root), f"checkpoints/{name}/")
 
 
-def run_in(root: Path) -> dict[str, bytes]:
-    """All but the events, which are at the local root only."""
-    files = tree(root)
-    own = {key for key in files if key.startswith("events/")}
-    assert own
-    return {key: data for key, data in files.items() if key not in own}
-
-
 def warnings_in(caplog) -> str:
     return "\n".join(record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
 
@@ -315,8 +308,10 @@ def test_mirror_that_lost_files_receives_later_checkpoints(tmp_path, lost):
     life.saved_at(7)
     assert life.manager.mirror_lag == 0
     life.manager.close()
-    documents = {key: data for key, data in run_in(tmp_path / "local").items() if not key.startswith("checkpoints/")}
-    assert tree(tmp_path / "mirror").items() >= documents.items()
+    kept = {
+        key: data for key, data in tree(tmp_path / "local").items() if not key.startswith(("checkpoints", "events"))
+    }
+    assert tree(tmp_path / "mirror").items() >= kept.items()
     shutil.rmtree(tmp_path / "local")
     assert resumed(tmp_path)[1] == name_at(2, 7)
     check_homes(tmp_path)
@@ -486,10 +481,6 @@ def test_interpreter_exit_waits_for_upload(tmp_path):
     assert committed(tmp_path, "mirror") == committed(tmp_path, "local") == [name_at(1, 0)]
 
 
-def _say_nothing():
-    raise TimeoutError  # an error without words
-
-
 def test_a_start_without_its_mirror_is_refused(tmp_path):
     started(tmp_path, 2)
     before = tree(tmp_path)
@@ -499,7 +490,7 @@ def test_a_start_without_its_mirror_is_refused(tmp_path):
         life.restore()
     assert isinstance(caught.value.__cause__, StorageError)
     silent = Life(tmp_path)
-    silent.mirror.inject(Fault(_say_nothing, operations={"list"}))
+    silent.mirror.inject(Fault(Mock(side_effect=TimeoutError), operations={"list"}))
     with pytest.raises(StorageError, match="cannot be reached: TimeoutError"):
         silent.restore()
     assert tree(tmp_path) == before
@@ -600,13 +591,12 @@ def test_takeover_during_upload_prevents_commit(tmp_path, voids):
     assert folders(tree(tmp_path / "mirror")).void == [name_at(1, 3)]
 
 
-def alone(base: Path, *saved_at: int, **options) -> None:
-    """A life that does not see the mirror."""
-    life = Life(base, required=False, **{"host": "alone", **options})
+def alone(base: Path) -> None:
+    """A life that does not see the mirror, and saves at 4."""
+    life = Life(base, required=False, host="alone")
     life.away("mirror")
     life.restore()
-    for batches in saved_at:
-        life.saved_at(batches)
+    life.saved_at(4)
 
 
 @pytest.mark.parametrize("died", [False, True])
@@ -620,7 +610,7 @@ def test_roots_that_went_on_separately_are_an_error(tmp_path, died):
         with pytest.raises(Killed):
             life.restore()
         assert death.fired
-    alone(tmp_path, 4)
+    alone(tmp_path)
     before = tree(tmp_path)
     for required in (True, False):
         with pytest.raises(ResumeError, match=r"continued separately.*attempt 2 .*on alone .*on elsewhere"):
@@ -636,7 +626,7 @@ def test_roots_that_went_on_separately_are_an_error(tmp_path, died):
 def test_job_elsewhere_that_begins_during_a_start_is_no_less_separate(tmp_path):
     """It takes the number that this root used alone, after this start has compared the two and before it takes over."""
     started(tmp_path, 2)
-    alone(tmp_path, 4)
+    alone(tmp_path)
     life = Life(tmp_path)
     elsewhere = Fault(
         lambda: started(tmp_path, 3, 6, local="other"), operations={"read"}, key=f"*{name_at(2, 4)}/rank*"
@@ -785,8 +775,8 @@ class Uploading:
         return outcome
 
 
-def behind(uploading, *, tolerant=True):
-    return Uploads(Mirror("memory://mirror"), open_storage("memory://local"), uploading, tolerant=tolerant)
+def behind(uploading):
+    return Uploads(Mirror("memory://mirror"), open_storage("memory://local"), uploading, tolerant=True)
 
 
 A, B, C = (CheckpointName.parse(name_at(1, at)) for at in (1, 2, 3))

@@ -7,8 +7,7 @@ from functools import partial
 
 import pytest
 from support.live import Stall
-from support.options import grouped
-from support.runs.grown import ON_REQUEST
+from support.runs.grown import started, train
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError
@@ -68,10 +67,8 @@ def check_restores(root, stored):
 
 def begun(storage, **options):
     """A manager, its run after three micro-steps, and the digest of that."""
-    run, manager = NumpyRun(accumulation_steps=4), CheckpointManager(storage, **options)
-    manager.restore(run)
-    for _ in run.train_until(3):
-        pass
+    manager, run = started(storage, NumpyRun(accumulation_steps=4), **options)
+    train(run, 3)
     return manager, run, run.digest()
 
 
@@ -85,8 +82,7 @@ def test_call_within_a_call_is_refused(tmp_path, signalled, outer):
         manager.wait()
         assert len(found) == number + 1, f"the signal came at no such place: {inner}"
         assert "was in progress in the same thread" in found[-1]
-        for _ in run.train_until(9):
-            pass
+        train(run, 9)
         manager.close()
         check_restores(root, stored)
 
@@ -108,7 +104,7 @@ def test_handle_is_not_waited_for_within_the_fence(root, signalled):
     """The writer may need the very lock that the interrupted fence has."""
     stall = Stall()  # so that the window stays open
     fault = Fault(stall, operations={"write"}, key="*.safetensors")
-    manager, run, stored = begun(FaultyStorage(LocalStorage(root), [fault]), save=ON_REQUEST)
+    manager, run, stored = begun(FaultyStorage(LocalStorage(root), [fault]))
     handle = manager.save(run)
     found = signalled((Window, "_copy_some"), lambda: (handle.done(), handle.result()))
     manager.fence()
@@ -122,7 +118,6 @@ def test_handle_is_not_waited_for_within_the_fence(root, signalled):
 def test_on_save_may_call_the_manager(root):
     """It is called when the save is settled."""
     saved = []
-    run = NumpyRun()
 
     def on_save(report):
         saved.append(report.checkpoint)
@@ -130,8 +125,7 @@ def test_on_save_may_call_the_manager(root):
             run.train_step()
             manager.save(run).result()
 
-    manager = CheckpointManager(root, save=ON_REQUEST, **grouped(on_save=on_save))
-    manager.restore(run)
+    manager, run = started(root, on_save=on_save)
     run.train_step()
     manager.save(run).result()
     manager.wait()
