@@ -138,31 +138,6 @@ class AtNextIter(Loader):
         self.loaded = state
 
 
-class OwnGenerator(Loader):
-    """Draws noise from a generator that its iterator holds; a load makes a new one."""
-
-    def __init__(self):
-        self.rng = np.random.default_rng(7)
-        super().__init__()
-
-    def drawn(self):
-        return self.rng.permutation(12).reshape(BATCHES, 3)
-
-    def __iter__(self):
-        rng = self.rng
-        while self.place < BATCHES:
-            yield self.batch() + rng.random()
-        self.end()
-
-    def state_dict(self):
-        return {**super().state_dict(), "rng": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state):
-        super().load_state_dict(state)
-        self.rng = np.random.default_rng()
-        self.rng.bit_generator.state = state["rng"]
-
-
 class OfGlobal(Loader):
     """Draws noise for each batch, and the next order where the epoch ends, from NumPy's global generator."""
 
@@ -207,7 +182,7 @@ def variant(kind, learns, counts, sized):
     return Variant
 
 
-@pytest.mark.parametrize("kind", [Loader, cleans_up, AtNextIter, OwnGenerator, OfGlobal, Itself])
+@pytest.mark.parametrize("kind", [Loader, cleans_up, AtNextIter, OfGlobal, Itself])
 def test_loader_with_state_goes_on_exactly(kind, told):
     """Within each epoch, at its ends and after the last one, with all that the loop has told it."""
     for habits in itertools.product(("at once", "orders", "nothing"), (False, True), (False, True)):

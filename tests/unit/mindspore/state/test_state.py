@@ -1,7 +1,6 @@
 """StateManager: what a checkpoint holds, and that it comes back whole or not at all."""
 
 import copy
-import hashlib
 import json
 import random
 from dataclasses import replace
@@ -411,42 +410,3 @@ def test_updates_before_the_run_are_not_counted():
     assert cell.optimizer.global_step.asnumpy() == [106]
     trained(cell, 2)
     state.capture()
-
-
-def own_loop(root, epochs, stop_at=None, *, make=accumulation_cell, counts=False):
-    """As the docstring of StateManager spells it out; returns digests by batch and the cell."""
-    cell = make()
-    cell.set_train()
-    dataset = pipeline()
-    found = {}
-    with manager(root) as saves:
-        state = StateManager(cell, dataset)
-        point = saves.restore(state)
-        batches = dataset.create_tuple_iterator(num_epochs=epochs)
-        state.iterator_made()
-        at = point.batches_delivered
-        for _ in range(point.epoch, epochs):
-            for one in batches:
-                cell(*one)
-                at += 1
-                if counts:
-                    state.count_delivered(at)
-                np.random.rand()
-                found[at] = digest(cell) + hashlib.sha256(one[0].asnumpy().tobytes()).hexdigest()
-                saves.step(state)
-                if at == stop_at:
-                    saves.save(state).result()
-                    return found
-    return found
-
-
-@pytest.mark.parametrize(("make", "counts"), [(accumulation_cell, False), (lambda: foreign(Mlp), True)])
-def test_own_loop_resumes_exactly(root, make, counts):
-    options = {"make": make, "counts": counts}
-    whole, found = own_loop(root.with_name("whole"), 2, **options), {}
-    for stop_at in (6, 12, None):
-        begin_process()
-        if found:
-            disturb()
-        found |= own_loop(root, 2, stop_at, **options)
-    assert found == whole
