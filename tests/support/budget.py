@@ -29,7 +29,7 @@ BUDGET = {
     "docs": (124, 60),
     "exactness": (56, 85),
     "multirank": (51, 85),
-    "unit": (475, 75),
+    "unit": (474, 75),
     "unit/manager": (236, 50),
     "unit/mindspore": (1122, 390),
     "unit/storage": (412, 25),
