@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import shutil
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -17,7 +16,6 @@ from support.training import (
     Job,
     Steps,
     Stop,
-    accumulation_cell,
     adam,
     checkpoints,
     crashed,
@@ -52,17 +50,6 @@ def test_repeatedly_interrupted_run_has_every_bit(root, mode, kills):
     last.resumed(checkpoints(root), 3)
     assert gathered | last.trace.steps == expected
     assert last.trace.epochs[kills[-1]] == (kills[-1] - 1) // SIZE + 1
-
-
-def test_run_with_lost_root_resumes_from_mirror(root, tmp_path):
-    mirror = tmp_path / "mirror"
-    with contextlib.suppress(CrashError):
-        Job().started(checkpoints(root, 6, mirror=mirror), 3, Interrupt(7))
-    shutil.rmtree(root)
-    resumed = Job().resumed(checkpoints(root, mirror=mirror), 3)
-    assert resumed.steps == part(reference(), 7, 3 * SIZE)
-    shutil.rmtree(root)
-    assert checkpoints(root, mirror=mirror).resume(Job().model, pipeline(), 3).complete
 
 
 def test_checkpointing_does_not_change_training_bits(root):
@@ -156,22 +143,16 @@ def stored(root):
 
 
 def test_what_differs_is_refused_before_anything_changes(stored):
-    for changed, message in (
-        ({"data": functools.partial(pipeline, 40)}, r"batches per epoch.*checkpoint has 11, .* has 10"),
-        ({"seed": 6}, r"the dataset seed: the checkpoint has 5, this process set 6.*ms\.set_seed\(5\)"),
-        ({"cell": functools.partial(accumulation_cell, 3)}, r"=4, this train cell has 3\. Build it with accumulation_"),
-        ({"cell": lambda: accumulation_cell(network=lambda: nn.Dense(6, 3))}, "missing in the checkpoint: bias"),
-    ):
-        job, steps = Job(**changed), Steps()
-        disturb()
+    job, steps = Job(seed=6), Steps()
+    disturb()
 
-        def now(job=job):  # a start that is refused takes nothing over from a job that runs
-            return digest(job.cell), rng_digest(), ds.config.get_seed(), sorted(stored.glob("attempts/*"))
+    def now():  # a start that is refused takes nothing over from a job that runs
+        return digest(job.cell), rng_digest(), ds.config.get_seed(), sorted(stored.glob("attempts/*"))
 
-        before = now()
-        with pytest.raises((ck.ResumeError, ck.StateMismatchError), match=r"(?s)" + message):
-            checkpoints(stored).train(job.model, 2, job.data, callbacks=[steps])
-        assert (steps.begun, now()) == (0, before), message
+    before = now()
+    with pytest.raises(ck.ResumeError, match=r"the dataset seed: the checkpoint has 5, this process set 6"):
+        checkpoints(stored).train(job.model, 2, job.data, callbacks=[steps])
+    assert (steps.begun, now()) == (0, before)
 
 
 def test_forgotten_initial_epoch_is_refused(stored):

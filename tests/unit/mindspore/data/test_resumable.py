@@ -73,6 +73,9 @@ class Life(OwnLoop):
         ("DrawingAgain", "foreign", "later"),
         ("WithState", "accumulating", "later"),
         ("WithState", "foreign", "epoch end"),
+        ("pipeline", "accumulating", "finished"),
+        ("DrawingAgain", "accumulating", "finished"),
+        ("WithState", "accumulating", "finished"),
     ],
 )
 def test_an_interrupted_loop_goes_on_exactly(tmp_path, kind, cell, place):
@@ -82,21 +85,15 @@ def test_an_interrupted_loop_goes_on_exactly(tmp_path, kind, cell, place):
     expected = life("whole").run()
     size = len(expected.steps) // EPOCHS
     assert expected.epochs == [epoch for epoch in range(EPOCHS) for _ in range(size)]
-    at = {"within": 2, "epoch end": size, "later": 2 * size + 1}[place]
-    life("cut", every=at).run(until=at)
+    at = {"within": 2, "epoch end": size, "later": 2 * size + 1, "finished": size}[place]
+    if place == "finished":  # it continues with more epochs, and trains nothing without
+        assert [len(life("cut", epochs=1).run().steps) for _ in range(2)] == [size, 0]
+    else:
+        life("cut", every=at).run(until=at)
     again = life("cut").run()
     assert again.steps == later(expected.steps, at)
     assert again.epochs == expected.epochs[at:]
     assert again.point.batches_delivered == at
-
-
-@pytest.mark.parametrize("kind", ["pipeline", "DrawingAgain", "WithState"])
-def test_finished_loop_continues_with_more_epochs(tmp_path, kind):
-    expected = Life(tmp_path / "whole", KINDS[kind], epochs=2).run().steps
-    short, again, more = (Life(tmp_path / "grown", KINDS[kind], epochs=epochs).run() for epochs in (1, 1, 2))
-    assert (again.steps, again.point.batches_delivered) == ({}, len(short.steps))
-    assert short.steps | more.steps == expected
-    assert more.steps == later(expected, len(short.steps))
 
 
 @pytest.mark.parametrize(

@@ -169,21 +169,10 @@ def test_what_training_reaches_is_told_from_the_first_batch_on(tmp_path):
                 assert "agent.level" in str(state.capture().state["observed"])
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (1, 1.0),
-        (0.0, -0.0),
-        ([1, [2]], [[1], 2]),
-        ([1], (1,)),
-        (np.zeros(4, np.float32), np.zeros(4, np.int32)),
-        (np.zeros((2, 3)), np.zeros((3, 2))),
-        ({"a": 1}, {"a": 2}),
-        (ms.Tensor(X), ms.Tensor(X + 1)),
-    ],
-)
-def test_other_bits_shapes_and_types_have_other_digests(one, other):
-    assert digest_of_value(one) != digest_of_value(other)
+def test_other_bits_shapes_and_types_have_other_digests():
+    values = [1, 1.0, 0.0, -0.0, [1, [2]], [[1], 2], [1], (1,), {"a": 1}, {"a": 2}, ms.Tensor(X), ms.Tensor(X + 1)]
+    values += [np.zeros(4, np.float32), np.zeros(4, np.int32), np.zeros((2, 3)), np.zeros((3, 2))]
+    assert len({digest_of_value(value) for value in values}) == len(values)
 
 
 def test_huge_and_other_values_are_not_plain():

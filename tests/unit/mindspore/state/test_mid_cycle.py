@@ -82,11 +82,6 @@ def test_align_waits_for_the_boundary(tmp_path):
         assert seen == whole()
 
 
-def test_rewind_again_and_again_goes_on_exactly(tmp_path):
-    seen, _ = lives(tmp_path, [6, 7, 11, 19, 23, 30], every=5, mid_cycle="rewind")
-    assert seen == whole()
-
-
 def test_cycle_start_is_a_copy_that_a_restore_forgets():
     """One `StateManager` goes on within the cycle whose beginning it had marked."""
     cell, seen = accumulation_cell(4, network=Quiet), types.SimpleNamespace(batches=[1])

@@ -1,6 +1,7 @@
 """StateManager: what a checkpoint holds, and that it comes back whole or not at all."""
 
 import copy
+import functools
 import json
 import random
 from dataclasses import replace
@@ -25,6 +26,7 @@ from support.training import (
     sums_prefix,
     tensors,
 )
+from unit.mindspore.train.test_train_cell import groups
 
 import ckptkit as ck
 from ckptkit.mindspore.state.manager import StateManager
@@ -173,15 +175,7 @@ class CopiesRate(nn.TrainOneStepCell):
         self.learning_rate = copy.deepcopy(self.optimizer.learning_rate)
 
 
-def in_groups():
-    def optimizer(weights):
-        groups = [{"params": weights[2:], "lr": 0.2}, {"params": weights[:2], "weight_decay": 0.1}]
-        return nn.Momentum([*groups, {"order_params": weights}], 0.05, 0.9)
-
-    return accumulation_cell(2, optimizer=optimizer)
-
-
-@pytest.mark.parametrize("make", [in_groups, CopiesRate])
+@pytest.mark.parametrize("make", [functools.partial(accumulation_cell, 2, optimizer=groups), CopiesRate])
 def test_training_goes_on_exactly(make):
     cell = make()
     state = StateManager(cell)
