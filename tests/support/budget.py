@@ -31,7 +31,7 @@ BUDGET = {
     "multirank": (51, 85),
     "unit": (474, 75),
     "unit/manager": (236, 50),
-    "unit/mindspore": (1113, 390),
+    "unit/mindspore": (1111, 390),
     "unit/storage": (412, 25),
     "unit/tools": (241, 95),
 }

@@ -52,10 +52,6 @@ def test_repeatedly_interrupted_run_has_every_bit(root, mode, kills):
     assert last.trace.epochs[kills[-1]] == (kills[-1] - 1) // SIZE + 1
 
 
-def test_checkpointing_does_not_change_training_bits(root):
-    assert Job().started(checkpoints(root, 1), 1).steps == part(reference(), 1, SIZE)
-
-
 def test_the_same_callback_serves_a_second_training(root):
     """A callback that is named in the list too is used once, and last; the list may be one object."""
     expected = reference()
@@ -122,11 +118,6 @@ def test_stop_in_mid_epoch_does_not_end_it(root, shown):
     assert restarted.data.get_init_step() == 0
     assert ds.config.get_fast_recovery()
     assert Job().resumed(checkpoints(root), 2).steps == part(reference(), 16, 22)
-
-
-def test_end_of_training_is_committed_whatever_the_schedule(root):
-    Job().started(checkpoints(root, save=ck.SaveEvery(optimizer_steps=1000)), 1)
-    assert names(root) == ["a000001-c0000000002-m0003"]
 
 
 def test_failed_save_does_not_hide_training_error(root, shown):

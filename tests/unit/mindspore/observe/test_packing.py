@@ -141,7 +141,9 @@ def described(value):  # noqa: PLR0911 - one case per kind reads like a table
     return kind, value
 
 
+TENSORS = ["bool_", "int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64"]
 VALUES = [
+    *(ms.Tensor([[1, 0, 1]], getattr(ms, dtype)) for dtype in TENSORS),
     *(None, True, 0, -7, 2**80, 0.1, float("nan"), -0.0, float("-inf"), 1 - 0.0j, "text", "", b"\0\xff"),
     *(np.float32(0.1), np.int8(-3), np.bool_(True), np.float64("nan"), np.uint64(2**64 - 1)),
     *([], [1, [2.5, [None]]], (1, ("a",)), {"b": 1, "a": {2: b"x", (1, "y"): None}}, {1, 2.5, "x"}, frozenset({b"x"})),
@@ -178,15 +180,6 @@ def test_arrays_of_all_dtypes_come_back_bit_by_bit(dtype, shape):
     value = value.reshape(shape)
     assert described(again(value)) == described(value)
     assert described(again(value.T)) == described(np.array(value.T))
-
-
-TENSORS = ["bool_", "int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64"]
-
-
-@pytest.mark.parametrize("dtype", TENSORS)
-def test_tensors_of_all_dtypes_come_back(dtype):
-    value = ms.Tensor([[1, 0, 1]], getattr(ms, dtype))
-    assert described(again(value)) == described(value)
 
 
 def spawned(seed, children=3):

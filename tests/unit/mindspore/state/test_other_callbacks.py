@@ -11,6 +11,7 @@ from support.training import (
     CrashError,
     Interrupt,
     Job,
+    Stop,
     accumulation_cell,
     checkpoints,
     disturb,
@@ -63,18 +64,12 @@ def reducing():
     return ReduceLROnPlateau(monitor="loss", factor=0.5, patience=2, cooldown=1)
 
 
-class Stops(Callback):
-    def on_train_step_end(self, run_context):
-        if run_context.original_args().cur_step_num == 2 * SHORT + 2:
-            run_context.request_stop()
-
-
 def test_half_epoch_does_not_count_as_whole(root):
     """MindSpore fires on_train_epoch_end at the half epoch, too: the callbacks count it, the checkpoint does not."""
     whole, half, resumed = (EarlyStopping(monitor="loss", patience=1) for _ in range(3))
     rest = (3.0, 2.0, 1.0, 0.5)
     expected = life(root.with_name("whole"), Losses(5.0, 4.0, 3.5, *rest), whole)
-    life(root, Losses(5.0, 4.0, 4.0, *rest), half, Stops())
+    life(root, Losses(5.0, 4.0, 4.0, *rest), half, Stop(2 * SHORT + 2))
     assert half.stopped_epoch == 3, "it is stopped by a loss of half an epoch"
     assert tensors(life(root, Losses(5.0, 4.0, 3.5, *rest), resumed)) == tensors(expected)
     assert (resumed.wait, resumed.stopped_epoch, resumed.best) == (whole.wait, 0, whole.best)

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import random
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
@@ -117,17 +118,6 @@ def test_another_object_is_refused_before_anything_is_changed(root, name, wrong,
     assert good["thing"].scale_value.asnumpy() == 64
 
 
-class Both:
-    def __init__(self):
-        self.parameter = scaler().counter
-
-    def state_dict(self):
-        return 2
-
-    def load_state_dict(self, state):
-        raise AssertionError(state)
-
-
 class Config(dict):
     __getattr__ = dict.__getitem__
 
@@ -144,7 +134,7 @@ class Handing:
 
 def test_own_state_methods_precede_parameter_holder():
     """The state methods that every cell has do not count as its own; objects are not asked for what they lack."""
-    both = Both()
+    both = SimpleNamespace(parameter=scaler().counter, state_dict=dict, load_state_dict=print)
     handing = Handing(both)
     assert (stateful_of("both", both), stateful_of("handing", handing)) == (both, handing)
     assert isinstance(stateful_of("cell", Mlp()), ParameterHolder)
