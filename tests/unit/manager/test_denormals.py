@@ -1,10 +1,7 @@
 """The thread that trains takes denormal numbers as zero while a run is open, and only then."""
 
-import ctypes
-import functools
 import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,25 +13,12 @@ from ckptkit.testing.state import NumpyRun
 DENORMAL = np.array([1e-40], np.float32)
 
 
-def in_new_thread(test):
-    """Run a test in a thread that keeps denormal numbers: other tests leave runs open in this one."""
-
-    @functools.wraps(test)
-    def run(**fixtures):
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(ctypes.CDLL(None).fesetenv, ctypes.c_void_p(-1)).result()  # FE_DFL_ENV
-            pool.submit(test, **fixtures).result()
-
-    return run
-
-
 def are_zero() -> bool:
     found = not (DENORMAL * np.float32(0.5)).view(np.uint32).any()
     assert found == takes_denormals_as_zero()
     return found
 
 
-@in_new_thread
 def test_overlapping_ones_restore_when_the_last_ends():
     one, other = DenormalsAsZero(), DenormalsAsZero()
     assert not are_zero()
@@ -56,7 +40,6 @@ def test_overlapping_ones_restore_when_the_last_ends():
     assert not are_zero()
 
 
-@in_new_thread
 def test_run_sets_it_until_it_is_closed(tmp_path, monkeypatch):
     """Also if the restore or the close fails."""
     manager = CheckpointManager(tmp_path / "run")

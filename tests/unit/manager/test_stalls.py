@@ -226,9 +226,7 @@ def test_frozen_file_that_somebody_deleted_is_rewritten(root, window):
 
 LEAVING_THE_CONTEXT = """
 import os, sys, threading
-from ckptkit.errors import CkptKitError
-from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.options import Saving
+import ckptkit as ck
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -243,7 +241,7 @@ run = NumpyRun(size=1_200_001)
 parent = os.getpid()
 try:
     storage = FaultyStorage(LocalStorage(root), [fault])
-    with CheckpointManager(storage, mirror=root + "-mirror", saving=Saving(buffer_bytes=1)) as manager:
+    with ck.CheckpointManager(storage, mirror=root + "-mirror", saving=ck.Saving(buffer_bytes=1)) as manager:
         manager.restore(run)
         for _ in run.train_until(6):
             pass
@@ -255,7 +253,7 @@ try:
             for use in (handle.result, manager.wait, lambda: manager.step(run), lambda: manager.save_final(run)):
                 try:
                     use()
-                except CkptKitError as error:
+                except ck.CkptKitError as error:
                     refused += "forked from" in str(error)
             manager.fence()
             for _ in run.train_until(10):

@@ -5,7 +5,7 @@ import io
 import uuid
 from datetime import timedelta
 from functools import partial
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import fsspec
 import pytest
@@ -75,36 +75,25 @@ def test_error_of_the_stream_arrives_unchanged(storage, monkeypatch, failing):
         refused(lambda given=given: storage.write("a/1", io.BytesIO(given), 6), "announced")
         assert storage.walk("") == {}
 
-    def fail(*_, **__):
-        raise OSError("gone, too")
-
-    def readinto(buffer):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(storage._system if failing == "rm_file" else MemoryFile, failing, fail)
+    failed = Mock(side_effect=OSError("gone, too"))
+    monkeypatch.setattr(storage._system if failing == "rm_file" else MemoryFile, failing, failed)
     with pytest.raises(KeyboardInterrupt):
-        storage.write("a/1", SimpleNamespace(readinto=readinto), 6)
+        storage.write("a/1", Mock(readinto=Mock(side_effect=KeyboardInterrupt)), 6)
+    assert failed.called
 
 
 def test_a_failing_file_system_is_no_answer(storage, monkeypatch):
     """Nor one that says, as of a bucket that is not there, that a place to write to does not exist."""
     refused(lambda: open_storage("gopher://host/run", {}), "gopher")
     refused(lambda: open_storage("memory://run", {"settle": 2}), "timedelta")
-
-    def failing(error):
-        def fail(*_, **__):
-            raise error
-
-        return fail
-
     write, create = lambda: storage.write("a/1", io.BytesIO(b"x"), 1), lambda: storage.create("a/1", b"x")
     for method, calls in [("makedirs", [write, create]), ("open", [write]), ("pipe_file", [create, storage.probe])]:
         with monkeypatch.context() as patch:
-            patch.setattr(storage._system, method, failing(FileNotFoundError("no such bucket")))
+            patch.setattr(storage._system, method, Mock(side_effect=FileNotFoundError("no such bucket")))
             for call in calls:
                 refused(call, "no such bucket")
     for method in ("ls", "info", "cat_file", "pipe_file", "rm_file", "isfile"):
-        monkeypatch.setattr(storage._system, method, failing(RuntimeError("the file system's own")))
+        monkeypatch.setattr(storage._system, method, Mock(side_effect=RuntimeError("the file system's own")))
     for call in (*reads(storage), lambda: storage.list("a"), create, lambda: storage.delete(["a"])):
         refused(call, "own")
 

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -80,10 +81,6 @@ def test_what_the_system_refuses_comes_with_advice(monkeypatch, tmp_path):
         open_storage(tmp_path / "given").read("run.json", 10)
     rows = {errno.EACCES: "`ls -ld ", errno.EROFS: "give another run root", errno.ENOENT: "check the path"}
     for number, advice in {**rows, errno.EDQUOT: "keeps fewer checkpoints"}.items():
-
-        def refuse(*_, number=number):
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(os, "mkdir", refuse)
+        monkeypatch.setattr(os, "mkdir", Mock(side_effect=OSError(number, os.strerror(number))))
         with pytest.raises(StorageError, match=f"{os.strerror(number)}.*{advice}"):
             open_storage("runs/x").create("run.json", b"{}")

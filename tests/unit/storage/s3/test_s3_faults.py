@@ -6,6 +6,7 @@ import io
 import os
 import threading
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from botocore.exceptions import ClientError
@@ -175,14 +176,10 @@ def test_parts_that_fail_together_end_the_write(storage, bucket, monkeypatch):
 
 def test_an_interpreter_that_ends_waits_for_no_server(storage, bucket, monkeypatch):
     """What an interrupted upload leaves is a later start's to clear."""
-
-    class Interrupted:
-        def readinto(self, buffer):
-            raise KeyboardInterrupt
-
+    interrupted = Mock(readinto=Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setattr(storage, "_abort", lambda *_: pytest.fail("it asks the server"))
     with pytest.raises(KeyboardInterrupt):
-        storage.write("a/1", Interrupted(), len(LARGE))
+        storage.write("a/1", interrupted, len(LARGE))
     assert bucket.uploads() == [BELOW + "a/1"]
 
 
