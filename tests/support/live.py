@@ -201,3 +201,10 @@ class Stall:
 
     def let_go(self) -> None:
         self._go.set()
+
+
+def let_end(name: str) -> None:
+    """Wait for the threads of this name."""
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join(LONG_SECONDS)

@@ -3,6 +3,9 @@
 import dataclasses
 import io
 import logging
+import os
+import signal
+import threading
 import traceback
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -10,7 +13,7 @@ from urllib.parse import quote
 
 import fsspec
 import pytest
-from support.process import python
+from support.live import Stall
 from typer.testing import CliRunner
 
 from ckptkit import scrubber
@@ -357,27 +360,23 @@ def test_a_command_shows_no_secret():
             assert_hidden(ended.stdout + ended.stderr)
 
 
-FORKS_WITH_THE_LOCK = """
-import os, threading
-from ckptkit import scrubber
-scrubber.learn("a-secret-of-mine")
-taken, go = threading.Event(), threading.Event()
-def hold():
-    with scrubber._lock:
-        taken.set()
-        go.wait()
-holder = threading.Thread(target=hold)
-holder.start()
-taken.wait()
-child = os.fork()
-if child == 0:
-    os.write(1, scrubber.scrub("a-secret-of-mine").encode())
-    os._exit(0)
-os.waitpid(child, 0)
-go.set()
-holder.join()
-"""
-
-
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forked_process_hides_secrets_while_its_parent_does():
-    assert python("-c", FORKS_WITH_THE_LOCK).stdout == "***"
+    scrubber.learn(SECRET)
+    stall = Stall()
+
+    def hold():
+        with scrubber._lock:
+            stall()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert stall.reached.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        os._exit(7 if scrub(SECRET) == "***" else 1)
+    ended = os.waitpid(child, 0)[1]
+    stall.let_go()
+    holder.join()
+    assert os.waitstatus_to_exitcode(ended) == 7

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from support.clock import Manual
 from support.interrupted import InterruptedStart
-from support.live import Stall
+from support.live import Stall, let_end
 from support.process import python
 from support.runs.grown import ON_REQUEST, WatchedRun, opened, run_at, slow_capture, started, train
 
@@ -185,9 +185,7 @@ def test_first_save_finds_its_memory(root, monkeypatch):
     manager, run = started(root, save=SaveEvery(optimizer_steps=1), window="off")
     train(run, 1)
     manager.step(run)
-    for thread in threading.enumerate():
-        if thread.name == "ckptkit-memory":
-            thread.join()
+    let_end("ckptkit-memory")
     pool = manager._setup.area._pool
     made_bytes = pool.made_bytes
     train(run, 4)
@@ -229,19 +227,17 @@ def test_ctrl_c_at_thread_start_tears_nothing(root, monkeypatch, runs):
 
 
 def test_save_under_way_outlives_process_of_multiprocessing(root):
-    child = multiprocessing.get_context("fork").Process(target=_save_and_return, args=(root,))
+    def save_and_return():
+        slow = Fault(lambda: threading.Event().wait(0.2), operations={"create"}, times=99)
+        manager, run = started(FaultyStorage(LocalStorage(root), [slow]), NumpyRun())
+        train(run, 4)
+        manager.save(run)
+
+    child = multiprocessing.get_context("fork").Process(target=save_and_return)
     child.start()
     child.join(60)
     assert child.exitcode == 0
     assert names(CheckpointManager(root)) == ["a000001-c0000000001-m0000"]
-
-
-def _save_and_return(root):
-    slow = Fault(lambda: threading.Event().wait(0.2), operations={"create"}, times=99)
-    manager = CheckpointManager(FaultyStorage(LocalStorage(root), [slow]), save=ON_REQUEST)
-    manager.restore(run := NumpyRun())
-    train(run, 4)
-    manager.save(run)
 
 
 def test_rewound_save_never_goes_below_a_commit(root):
@@ -506,8 +502,7 @@ def test_an_outage_has_its_traceback_at_debug(tmp_path, caplog):
 
 AT_EXIT = """
 import sys, threading
-from ckptkit.errors import StorageError
-from ckptkit.manager.manager import CheckpointManager
+import ckptkit as ck
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 
@@ -515,10 +510,10 @@ class Failing(LocalStorage):
     def write(self, *args):
         if how == "at the end":
             threading.main_thread().join()
-        raise StorageError("the disk is gone.")
+        raise ck.StorageError("the disk is gone.")
 
 root, how = sys.argv[1:]
-manager, run = CheckpointManager(Failing(root)), NumpyRun()
+manager, run = ck.CheckpointManager(Failing(root)), NumpyRun()
 manager.restore(run)
 handle = manager.save(run)
 if how == "collected":

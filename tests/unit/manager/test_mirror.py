@@ -772,7 +772,7 @@ class Uploading:
         outcome = self.outcomes.pop(0) if self.outcomes else "copied"
         if isinstance(outcome, BaseException):
             raise outcome
-        return outcome
+        return (outcome() or "copied") if callable(outcome) else outcome
 
 
 def behind(uploading):
@@ -783,38 +783,27 @@ A, B, C = (CheckpointName.parse(name_at(1, at)) for at in (1, 2, 3))
 
 
 def test_offer_during_its_upload_is_uploaded_once():
-    class Meanwhile(Uploading):
-        def upload(self, name):
-            one.offer(name)
-            return super().upload(name)
-
-    one = behind(uploading := Meanwhile())
-    one.offer(A)
-    one.settle(LONG.total_seconds)
-    assert (uploading.asked, len(one.behind)) == ([str(A)], 0)
+    uploading = Uploading(lambda: uploads.offer(A))
+    uploads = behind(uploading)
+    uploads.offer(A)
+    uploads.settle(LONG.total_seconds)
+    assert (uploading.asked, len(uploads.behind)) == ([str(A)], 0)
 
 
 def test_upload_that_never_ends_is_told(caplog):
     """The mirror hangs: nothing fails, and nothing is uploaded."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    class Hanging(Uploading):
-        def upload(self, name):
-            begun.set()
-            go_on.wait(LONG.total_seconds())
-            return super().upload(name)
-
-    one = behind(Hanging())
+    hang = Stall()
+    uploads = behind(Uploading(hang))
     names = [CheckpointName.parse(name_at(1, at)) for at in range(1, 121)]
-    one.offer(names[0])
-    assert begun.wait(LONG.total_seconds())
+    uploads.offer(names[0])
+    assert hang.reached.wait(LONG.total_seconds())
     for name in names[1:]:
-        one.offer(name)
+        uploads.offer(name)
     assert [lag for lag in range(1, 121) if f"is {lag} commits behind" in caplog.text] == [10, 100]
     assert caplog.text.count(f"the upload of {names[0]} has not ended") == 2
-    go_on.set()
-    one.settle(LONG.total_seconds)
-    assert len(one.behind) == 0
+    hang.let_go()
+    uploads.settle(LONG.total_seconds)
+    assert len(uploads.behind) == 0
 
 
 def test_each_start_tidies_its_mirror_once_that_works(tmp_path):

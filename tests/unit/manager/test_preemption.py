@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from support.clock import Manual
-from support.live import Stall
+from support.live import Stall, let_end
 from support.options import grouped
 from support.process import forked, python
 from support.runs.grown import run_at, started
@@ -479,9 +479,7 @@ def test_a_hung_rank_holds_nobody_beyond_the_grace(root):
     lives = preempted(root, 2, {0: 1, 1: 1}, faults={1: hang}, on_preempt="return", grace=timedelta(milliseconds=1))
     assert names(root) == []
     go.set()
-    for thread in threading.enumerate():
-        if thread.name == "ckptkit-writer":
-            thread.join(60)
+    let_end("ckptkit-writer")
     assert [(batches, over) for batches, over in lives] == [(1, True)] * 2
     assert hang.fired == 1
 

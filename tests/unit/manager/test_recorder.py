@@ -2,14 +2,13 @@
 
 import logging
 import math
-import threading
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 from support.clock import Manual
-from support.live import Stall
+from support.live import Stall, let_end
 from support.runs import grown
 from support.runs.dict_storage import DictStorage
 from support.runs.grown import train
@@ -230,12 +229,6 @@ def train_without_saves(manager, run, time, steps, seconds=1.0):
     for batches in run.train_until(steps):
         time.now += seconds
         manager.step(run, {"loss": float(batches)})
-
-
-def let_end(name):
-    for thread in threading.enumerate():
-        if thread.name == name:
-            thread.join(60)
 
 
 def test_events_are_stored_without_a_commit(storage, time):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from support.clock import Manual
-from support.live import Live, cuts, opened
+from support.live import Live, cuts, let_end, opened
 from unit.snapshot import live_copies
 from unit.snapshot.live_copies import ONE_BUFFER, PLENTY, at_each_copy, check_returned, go_on
 
@@ -64,9 +64,7 @@ def test_thread_copies_all_that_lacks_before_the_fence():
         live, window, _, writer = begun()
         window.ahead.lacking_bytes = lacking_bytes
         window.ahead.start()
-        for thread in threading.enumerate():
-            if thread.name == "ckptkit-ahead":
-                thread.join()
+        let_end("ckptkit-ahead")
         assert window.cost.fenced_bytes == copied_bytes
         assert window.is_open == (copied_bytes == 0)
         go_on(live, window)

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.live import let_end
 
 from ckptkit.core.worker import Worker
 from ckptkit.errors import StorageError
@@ -277,9 +278,7 @@ def test_interrupted_caller_keeps_descriptor_open(tmp_path, monkeypatch):
     monkeypatch.setattr(Worker, "join", real)
     others = [os.open(tmp_path / f"other{n}", os.O_WRONLY | os.O_CREAT) for n in range(4)]
     held.set()
-    for thread in threading.enumerate():
-        if thread.name == "ckptkit-lane":
-            thread.join(60)
+    let_end("ckptkit-lane")
     for other in others:
         assert os.fstat(other).st_size == 0
         os.close(other)
