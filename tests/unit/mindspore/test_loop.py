@@ -24,7 +24,7 @@ import mindspore as ms, mindspore.dataset as ds, numpy as np
 from mindspore import nn
 import ckptkit as ck
 
-root, kill = sys.argv[1], int(sys.argv[2])
+root, kill = sys.argv[1:]
 
 @dataclasses.dataclass
 class Seen:
@@ -93,7 +93,7 @@ def main():
                 run.stop("no better score in two epochs")
         words = [part.tobytes().hex() for part in (value.asnumpy(), x.asnumpy(), *average.values())]
         print(run.step, run.epoch, run.batch, *words, repr(history[-3:]), len(history), best, patience, own, flush=True)
-        if run.step == kill:
+        if str(run.step) == kill:
             os.kill(os.getpid(), signal.SIGKILL)
         if run.step % 2:
             continue
@@ -102,19 +102,23 @@ main()
 """
 
 
-def lines_of(tmp_path, root, kill):
-    script, work = tmp_path / "script.py", tmp_path / root
-    script.write_text(PROGRAM)
-    work.mkdir(exist_ok=True)
-    ended = run_python(str(script), f"{work}.ck", str(kill), folder=work, environment={}, timeout=120)
-    ended.expect(0 if kill < 0 else -signal.SIGKILL)
-    return dict(line.split(" ", 1) for line in ended.stdout.splitlines()), ended.stderr
+def lines_of(program, root, death):
+    """What a program prints until it dies, or to its end if ``death`` is "-"."""
+    script = root.with_name("script.py")
+    script.write_text(program)
+    ended = run_python(str(script), str(root), death, folder=root.parent)
+    ended.expect(0 if death == "-" else -signal.SIGKILL)
+    return ended.stdout.splitlines(), ended.stderr
 
 
 def test_killed_loop_resumes_exactly(tmp_path):
-    whole, _ = lines_of(tmp_path, "whole", -1)
+    def printed(root, kill="-"):
+        lines, said = lines_of(PROGRAM, tmp_path / root, kill)
+        return dict(line.split(" ", 1) for line in lines), said
+
+    whole, _ = printed("whole")
     assert [*map(int, whole)] == [*range(24)]  # stopped after three of four epochs
-    lives, texts = zip(*(lines_of(tmp_path, "run", kill) for kill in (9, 16, -1)), strict=True)
+    lives, texts = zip(*(printed("run", kill) for kill in ("9", "16", "-")), strict=True)
     assert "could not be put back" not in "".join(texts)
     for before, life in itertools.pairwise(lives):
         # A save under way dies with the process; the batch that was being trained was in none.
@@ -122,7 +126,7 @@ def test_killed_loop_resumes_exactly(tmp_path):
     for life in lives:
         assert life == {number: whole[number] for number in life}
     assert max(map(int, lives[-1])) == 23
-    nothing, said = lines_of(tmp_path, "run", -1)
+    nothing, said = printed("run")
     assert nothing == {}
     assert "training is complete (no better score in two epochs)" in said
 

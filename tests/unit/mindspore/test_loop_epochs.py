@@ -1,14 +1,12 @@
 """A loop of epochs over `ck.loop`: exact wherever in an epoch the process dies, with three changed lines."""
 
 import logging
-import signal
 
 import mindspore as ms
 import numpy as np
 import pytest
-from support.process import run_python
 from support.training import tensors
-from test_loop import Training
+from test_loop import Training, lines_of
 from tqdm import tqdm
 
 from ckptkit.errors import ResumeError
@@ -86,20 +84,12 @@ Trainer().train()
 DEATHS = ("0.0", "0.3", "1 begins", "1 ends", "2.5", "2 ends", "-")
 
 
-def lines_of(tmp_path, root, death):
-    script = tmp_path / "script.py"
-    script.write_text(PROGRAM)
-    ended = run_python(str(script), str(tmp_path / root), death, folder=tmp_path, environment={}, timeout=120)
-    ended.expect(0 if death == "-" else -signal.SIGKILL)
-    return ended.stdout.splitlines(), ended.stderr
-
-
 def test_killed_loop_of_epochs_resumes_exactly(tmp_path):
-    whole, said = lines_of(tmp_path, "whole", "-")
+    whole, said = lines_of(PROGRAM, tmp_path / "whole", "-")
     assert "no checkpoint" not in said
     assert "evaluation mode" not in said  # each epoch sets the mode before its batches
     assert len(whole) > 3 * 7  # it stopped by itself, after three epochs or more
-    lives = [lines_of(tmp_path, "run", death) for death in DEATHS]
+    lives = [lines_of(PROGRAM, tmp_path / "run", death) for death in DEATHS]
     for life, said in lives:
         assert life
         assert [line for line in life if line not in whole] == []

@@ -44,11 +44,7 @@ def objects():
     plain, without, slots = (object.__new__(kind) for kind in (Plain, NoDict, Slots))
     object.__setattr__(plain, "total", 3)
     object.__setattr__(slots, "total", 3)
-    return [plain, without, slots, *(object_of(kind) for kind in EXTENDED)]
-
-
-def object_of(kind):
-    return next(base for base in BASES if base in kind.__mro__).__new__(kind)
+    return [plain, without, slots, *(base.__new__(kind) for base, kind in zip(BASES, EXTENDED, strict=True))]
 
 
 def running():

@@ -1,7 +1,6 @@
 """``mid_cycle``: what a save between two boundaries holds, and that either way resumes exactly."""
 
 import contextlib
-import functools
 import types
 
 import mindspore as ms
@@ -39,11 +38,6 @@ def job():
     return Job(cell=lambda: accumulation_cell(network=Noisy))
 
 
-@functools.cache
-def whole():
-    return job().uninterrupted(EPOCHS).steps
-
-
 def lives(root, kills, *callbacks, **options):
     """The steps of a run that is interrupted at each of these, and the checkpoints before its last life."""
     seen = {}
@@ -76,10 +70,11 @@ def test_rewind_leaves_draws_of_begin_hooks_to_next_start(tmp_path):
 
 
 def test_align_waits_for_the_boundary(tmp_path):
+    expected = job().uninterrupted(EPOCHS).steps
     for every, cycles in [(3, (1, 2, 3, 4)), (9, (3,))]:  # K = 4
         seen, places = lives(tmp_path / str(every), [18], every=every, mid_cycle="align", keep=ck.KeepLatest(99))
         assert places == [f"c{cycle:010}-m0000" for cycle in cycles]
-        assert seen == whole()
+        assert seen == expected
 
 
 def test_cycle_start_is_a_copy_that_a_restore_forgets():

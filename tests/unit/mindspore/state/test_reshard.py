@@ -175,15 +175,6 @@ def test_a_schedule_of_the_first_world_is_folded():
         assert again.cell.schedule.at(9) == 8
 
 
-def unchanged_by(state, contents, error, message):
-    before = tensors(state.cell), state.cell.counters, state.cell.schedule, state.progress()
-    with pytest.raises(error, match=message):
-        state.apply(contents)
-    assert (tensors(state.cell), state.cell.counters, state.cell.schedule, state.progress()) == before
-    assert state._sources.first_world is None
-    state.cell(*micro_batch(0))  # not marked as half restored
-
-
 def test_unfit_checkpoint_is_refused_without_changes():
     """A mapping of K beforehand, a function once it is asked for such a step, or if it fits neither world."""
     checkpoint, mapping, function = saved(2, 4, 1), {0: 4, 9: 3}, lambda step: 4 if step < 1 else 3
@@ -199,7 +190,13 @@ def test_unfit_checkpoint_is_refused_without_changes():
         (4, function, boundary, {}, "accumulation_steps=4, which is 2 for 4 ranks; this train cell has 3 at this step"),
         (1, 6, saved(1, 4, 1), {}, "accumulation_steps=4, this train cell has 6"),
     ]:
-        unchanged_by(manager(k, 0, onto, **options), made.for_rank(0), ResumeError, message)
+        state = manager(k, 0, onto, **options)
+        before = tensors(state.cell), state.cell.counters, state.cell.schedule, state.progress()
+        with pytest.raises(ResumeError, match=message):
+            state.apply(made.for_rank(0))
+        assert (tensors(state.cell), state.cell.counters, state.cell.schedule, state.progress()) == before
+        assert state._sources.first_world is None
+        state.cell(*micro_batch(0))  # not marked as half restored
     state = manager(function, 0, 4)
     state.apply(saved(2, function, 2).for_rank(0))
     assert state.cell.accumulation_steps == 2
@@ -248,23 +245,17 @@ def test_cell_given_by_name_keeps_its_world():
     assert (state.cell.counters.micro_step, cells[3].counters.micro_step) == (1, 1)
 
 
-def newest(root):
-    """What a rank is given of the newest checkpoint; how many ranks open it together is `test_ranks`'s."""
-    storage = LocalStorage(root)
-    index = Index(storage)
-    name = max(index.names)
-    return load(storage, open_checkpoint(storage, name, index.document(name.attempt)))
-
-
 def test_a_stored_checkpoint_goes_on_in_another_world(root):
+    """As each rank is given it; how many ranks open it together is `test_ranks`'s."""
     old = manager(8)
     with ck.CheckpointManager(root) as saves:
         saves.restore(old)
         saves.save(stepped(old, range(4)))
-    before = accumulators(old)
+    before, storage = accumulators(old), LocalStorage(root)
+    newest = max(Index(storage).names)
     for rank in range(2):
         state = manager(8, rank, 2)
-        state.apply(newest(root))
+        state.apply(load(storage, open_checkpoint(storage, newest, Index(storage).document(newest.attempt))))
         state.cell.network.out.weight.set_data(ms.Tensor(np.zeros((3, 8), np.float32)))
         sums = state.cell.accumulators[0]
         sums.set_data(ms.Tensor(np.zeros(sums.shape, np.float32)))

@@ -115,11 +115,6 @@ def test_frozen_is_what_is_declared():
     assert asked == {one.name for one in Wide().get_parameters()}
 
 
-def foreign(network):
-    network = network()
-    return nn.TrainOneStepCell(network, adam(network.trainable_params()))
-
-
 @pytest.mark.parametrize(
     ("frozen", "message"),
     [
@@ -344,7 +339,7 @@ def test_refused_resume_changes_nothing(contents):
 
 
 def test_another_kind_of_train_cell_is_refused():
-    cells = accumulation_cell(4), foreign(Mlp)
+    cells = accumulation_cell(4), nn.TrainOneStepCell(network := Mlp(), adam(network.trainable_params()))
     captures = [stored(StateManager(cell).capture()) for cell in cells]
     words = "without an .* is of one", "of an .* is without one"
     for cell, contents, told in zip(cells, reversed(captures), words, strict=True):
