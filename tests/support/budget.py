@@ -30,7 +30,7 @@ BUDGET = {
     "exactness": (56, 85),
     "multirank": (51, 85),
     "unit": (474, 75),
-    "unit/manager": (236, 50),
+    "unit/manager": (235, 50),
     "unit/mindspore": (1111, 390),
     "unit/storage": (412, 25),
     "unit/tools": (241, 95),

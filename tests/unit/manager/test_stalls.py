@@ -29,7 +29,7 @@ SMALL = 20_011  # elements, so that a leaf takes several of the small buffers
 SMALL_BUFFER_BYTES = 16 << 10
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch):
     for module in ("buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
@@ -82,7 +82,6 @@ def test_slices_leave_the_fence_nothing_to_copy(root):
 @pytest.mark.parametrize(
     ("window", "at", "k", "saves"), [("auto", 6, 4, 1), ("auto", 3, 1, 0), ("slice", 6, 4, 0), ("off", 4, 4, 1)]
 )
-@pytest.mark.usefixtures("_small_buffers")
 def test_stall_at_any_save_call_tears_nothing(tmp_path, window, at, k, saves):
     counted = FaultyStorage(LocalStorage(tmp_path / "counted"))
     manager, run = begun(counted, k, at, saves=saves)
@@ -112,7 +111,6 @@ KEYS = ["*/weights-000.safetensors", "*/optimizer-000.safetensors", "frozen/*"]
         ("off", SystemExit("nobody's business to catch"), "frozen/*"),
     ],
 )
-@pytest.mark.usefixtures("_small_buffers")
 def test_training_continues_after_failed_save_and_next_succeeds(root, caplog, window, failure, key):
     """The next save is whole, and no buffer is lost."""
     storage = FaultyStorage(LocalStorage(root))
@@ -182,7 +180,6 @@ class MostlyFrozen(NumpyRun):
 
 
 @pytest.mark.parametrize("window", ["auto", "slice"])
-@pytest.mark.usefixtures("_small_buffers")
 def test_frozen_leaves_are_written_once_and_never_copied(root, window):
     run, reports = MostlyFrozen(), []
     with CheckpointManager(root, save=ON_REQUEST, saving=Saving(window=window, on_save=reports.append)) as manager:
@@ -208,7 +205,6 @@ def test_frozen_leaves_are_written_once_and_never_copied(root, window):
 
 
 @pytest.mark.parametrize("window", ["auto", "slice"])
-@pytest.mark.usefixtures("_small_buffers")
 def test_frozen_file_that_somebody_deleted_is_rewritten(root, window):
     """By the same save, or by the next one where memory is copied slice by slice."""
     manager, run = begun(LocalStorage(root), 4, 4, window=window)
