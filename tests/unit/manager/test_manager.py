@@ -129,25 +129,21 @@ def test_saving_advances_no_random_generator(root):
     assert all(np.array_equal(one, other) for one, other in zip(before[1], after[1], strict=True))
 
 
-class UpdatesNext(WatchedRun):
-    """Goes on within the save, as a train cell whose next call updates: there is no later moment to fence at."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes = ["before"]
-
-    def capture(self) -> Capture:
-        capture = super().capture()
-        return dataclasses.replace(capture, state={**capture.state, "user": self.notes})
-
-    def guard(self, fence) -> None:
-        fence()
-        self.weights += 1
-        self.notes.append("after")
-
-
 def test_state_that_goes_on_immediately_is_whole(root):
+    """Within the save, as a train cell whose next call updates: there is no later moment to fence at."""
+
+    class UpdatesNext(WatchedRun):
+        def capture(self) -> Capture:
+            capture = super().capture()
+            return dataclasses.replace(capture, state={**capture.state, "user": self.notes})
+
+        def guard(self, fence) -> None:
+            fence()
+            self.weights += 1
+            self.notes.append("after")
+
     manager, run = started(root, UpdatesNext())
+    run.notes = ["before"]
     train(run, 1)
     before = run.weights.copy()
     name = manager.save(run).result()
