@@ -130,5 +130,10 @@ def test_transient_fault_at_any_request_changes_nothing(made, patient, proxy, un
         proxy.clear()
         assert sorted(tree(root)) == keys, what
         assert shards(root) == contents, what
-        assert root.uploads() == [], what
         assert digest_of(root, AT_10) == digest_at(10), what
+        # An upload that was begun twice, since the first answer was lost, is there without parts until the next start.
+        is_begun_twice = request.query == "uploads" and action in ("reset_after", "truncate")
+        assert len(root.uploads()) == is_begun_twice, what
+        if is_begun_twice:
+            Life(root).restore()
+            assert root.uploads() == [], what
