@@ -155,6 +155,9 @@ def test_a_watched_life_is_known_to_its_death():
     assert (account.is_lower_bound, account.is_rough) == (False, False)
     assert [life.attempt for life in account.lives] == [1, None, 2]
     assert account.undisturbed_seconds == account.seconds - 60 - 8 - 127
+    elsewhere = {"supervisor": "cd" * 16, "at": "2026-05-01T00:50:00+00:00", "seconds": 7.0, **nothing}  # and earlier
+    account = account_of([lived(1, 0, watched(1), watched(1, **elsewhere))])
+    assert [life.attempt for life in account.lives] == [None, 1]
 
 
 def test_a_hang_is_no_training_and_a_life_may_be_stored_late():

@@ -24,6 +24,7 @@ OBS = "https://obs.cn-north-4.myhuaweicloud.com"
 ADDRESSES = [  # of the web: what stands for them, and the endpoint
     (f"{OBS}/b/r", "obs://b/r", OBS),
     ("https://b.obs.cn-north-4.myhuaweicloud.com/r", "obs://b/r", OBS),
+    ("https://b.obs.example.org/r", "obs://b/r", "https://obs.example.org"),
     ("https://b.s3.eu-west-1.amazonaws.com/r", "s3://b/r", "https://s3.eu-west-1.amazonaws.com"),
     ("http://localhost:9000/b/r", "s3://b/r", "http://localhost:9000"),
     ("http://localhost:9000", "s3://bucket/folder", "http://localhost:9000"),
