@@ -182,8 +182,8 @@ def test_thread_of_the_process_that_forked_is_lost(monkeypatch):
         others = [Worker(lambda: go.wait(LONG_SECONDS), "other") for _ in range(3)]
         for other in others:
             other.start()
-        lost = all(one.is_lost for one in (running, waiting, late))
-        os._exit(0 if lost and not any(other.is_lost for other in others) else 1)
+        are_lost = all(worker.is_lost for worker in (running, waiting, late))
+        os._exit(0 if are_lost and not any(other.is_lost for other in others) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not late.is_lost
     go.set()

@@ -44,7 +44,7 @@ class Boosted(nn.Cell):
         return self.accumulation(loss, gradients)
 
 
-def says(k, micro_step):
+def cycle_at(k, micro_step):
     return types.SimpleNamespace(accumulation_steps=k, micro_step=micro_step)
 
 
@@ -141,7 +141,7 @@ def test_a_train_cell_may_say_it_itself():
 
 def test_a_contradiction_is_refused():
     for k, micro_step, delivered in ((3, 1, 3), (3, 3, 3), (3, -1, 2), (3, 2, 1), (0, 0, 0)):
-        state = StateManager(Mlp(), training=Training(cycle=says(k, micro_step)))
+        state = StateManager(Mlp(), training=Training(cycle=cycle_at(k, micro_step)))
         state.count_delivered(delivered)
         with pytest.raises(
             ck.ResumeError, match=rf"SimpleNamespace\) says that it is at micro-step {micro_step} of cycles of {k}"
@@ -175,7 +175,7 @@ def test_restored_adapter_goes_on_where_it_was(root):
 
 
 def test_a_counter_outside_of_the_checkpoint_is_noticed(root):
-    cycle = says(K, 0)
+    cycle = cycle_at(K, 0)
     state = StateManager(Mlp(), training=Training(cycle=cycle))
     with ck.CheckpointManager(root) as manager:
         manager.restore(state)
@@ -184,14 +184,14 @@ def test_a_counter_outside_of_the_checkpoint_is_noticed(root):
         manager.save(state)
     said = r"micro-step 2 .*SimpleNamespace\) says 0: its counter is not in the checkpoint"
     with pytest.raises(ck.StateMismatchError, match=said):
-        ck.CheckpointManager(root).restore(StateManager(Mlp(), training=Training(cycle=says(K, 0))))
+        ck.CheckpointManager(root).restore(StateManager(Mlp(), training=Training(cycle=cycle_at(K, 0))))
 
 
 def test_what_is_no_adapter_is_refused():
     with pytest.raises(TypeError, match="cycle must have accumulation_steps and micro_step, got object"):
         StateManager(Mlp(), training=Training(cycle=object()))
     with pytest.raises(ValueError, match="counts for itself"):
-        StateManager(accumulation_cell(2), training=Training(cycle=says(K, 0)))
+        StateManager(accumulation_cell(2), training=Training(cycle=cycle_at(K, 0)))
     with pytest.raises(TypeError, match=r"takes a boost\.GradientAccumulation, got Mlp"):
         BoostCycle(Mlp())
 

@@ -113,11 +113,8 @@ def test_run_that_went_back_has_another_course(tmp_path):
         courses.append(course_of(story))
         assert list(values_of(rows, "loss")) == list(range(1, steps + 1))
     assert courses == [str(story.run_id), str(story.run_id), f"{story.run_id}/3"]
-    assert [attempt.redone_from for attempt in story.attempts] == [
-        4,
-        4,
-        None,
-    ]  # the third went back further than the second
+    redone_from = [attempt.redone_from for attempt in story.attempts]
+    assert redone_from == [4, 4, None], "the third went back further than the second"
 
 
 class Sink:
@@ -195,9 +192,9 @@ def test_follower_writes_until_the_run_has_finished(tmp_path, monkeypatch, capsy
     first, *others = [line for line in said.err.splitlines() if "trying again" in line]
     assert "so there is no run" in first
     assert others == ["no server; trying again"] * 2
-    again = Life(LocalStorage(tmp_path / "run"), clock, "node")
-    with again.manager:
-        again.manager.restore(again.run)
+    complete = Life(LocalStorage(tmp_path / "run"), clock, "node")
+    with complete.manager:
+        complete.manager.restore(complete.run)
     assert follow(tmp_path / "run", [Sink()], monkeypatch, wait=pytest.fail) == 0  # nothing was left to be done
     broken, other = Sink(), Sink()
     broken.failures = ["no server"]

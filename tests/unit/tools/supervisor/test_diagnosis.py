@@ -325,9 +325,8 @@ def test_signal_while_a_hang_is_ended_is_the_end(monkeypatch, number, exit_code)
 
     monkeypatch.setattr(supervisor, "upload_left_behind", upload)
     said = []
-    job = Job(
-        [], {}, RunLimits(), said.append, said.append, monotonic=itertools.count(200, 1000).__next__, clock=lambda: None
-    )
+    clock = itertools.count(200, 1000).__next__
+    job = Job([], {}, RunLimits(), said.append, said.append, monotonic=clock, clock=lambda: None)
     assert Supervisor(job, token="0" * 32, open_root=None).run() == exit_code
     ended.open()
     assert said[-2].endswith("arrived: no other life begins")
