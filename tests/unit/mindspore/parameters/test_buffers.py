@@ -24,8 +24,6 @@ import ckptkit as ck
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.tools.interchange import export_weights, import_weights
 
-pytestmark = pytest.mark.skipif(not hasattr(nn.Cell, "register_buffer"), reason="this MindSpore has no buffers")
-
 
 class Remembering(Mlp):
     """Subtracts a running mean, which is a buffer, and counts in another one that no state_dict has."""

@@ -62,7 +62,6 @@ def test_trained_parameters_begin_no_run(root, tmp_path):
     assert checkpoints(root).train(Parts().foreign(), 1, pipeline()).batches_delivered == 0
 
 
-@pytest.mark.skipif(not hasattr(nn.Cell, "register_buffer"), reason="this MindSpore has no buffers")
 def test_buffer_that_counted_begins_no_run(root):
     """The new `AccumulationTrainCell` has counted nothing."""
     parts = Parts(Remembering)
